@@ -41,12 +41,13 @@ const (
 	ReasonDecodedTooLarge               // a payload that unpacks to more than max.decoded.bytes
 	ReasonTrailingBytes                 // bytes after the batch or after the last record
 	ReasonControlNotAllowed             // a control batch from a client
+	ReasonBadAttributes                 // attribute bits that the sender may not set
 )
 
 var reasonNames = [...]string{
 	"unspecified", "unsupported magic", "unsupported compression", "bad record count", "bad offsets",
 	"bad producer fields", "bad record", "bad compressed payload", "decoded payload too large", "trailing bytes",
-	"control batch not allowed",
+	"control batch not allowed", "bad attributes",
 }
 
 func (r Reason) String() string {
