@@ -227,7 +227,9 @@ func Decode(batch []byte, maxDecoded int) ([]Record, error) {
 	if r.header.Compression() == CompressionNone {
 		r.payload = append([]byte(nil), r.payload...)
 	}
-	records := make([]Record, 0, r.header.NumRecords)
+	// A record in memory takes many times its smallest encoding; so no more than a
+	// page's worth is trusted to the count.
+	records := make([]Record, 0, min(r.header.NumRecords, 1024))
 	for r.Next() {
 		rec := *r.Record()
 		rec.Headers = append([]RecordHeader(nil), rec.Headers...)
