@@ -1,0 +1,98 @@
+# Leat. `make help` lists what can be made.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+MODULES  := gen libs services cmd tests bench
+SERVICES := broker controller coordinator gateway
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS  := -X github.com/leat-io/leat/libs/version.Version=$(VERSION)
+TOOLS    := $(CURDIR)/.cache/tools
+# Flags for the unit and cluster tests, for example TESTFLAGS='-run TestName -v'.
+TESTFLAGS ?=
+
+.PHONY: help
+help: ## List what can be made.
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build leat and the four services into bin/.
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/leat $(SERVICES:%=./services/%/cmd/%)
+
+.PHONY: run
+run: build ## Build, then run a whole mesh on this machine until Ctrl-C.
+	@exec bin/leat dev
+
+.PHONY: test
+test: build test-unit test-cluster ## Run every test that needs only Go and make.
+
+.PHONY: test-unit
+test-unit: ## Run the tests of the libraries, services and command, with the race detector.
+	@for m in gen libs services cmd; do \
+		echo "== $$m"; (cd $$m && go vet ./... && go test -race -timeout 10m $(TESTFLAGS) ./...); \
+	done
+
+.PHONY: test-cluster
+test-cluster: build $(TOOLS)/grpcurl $(TOOLS)/kustomize ## Run the tests of the house rules and of whole meshes, against bin/.
+	cd tests && go vet ./... && LEAT_TOOLS=$(TOOLS) go test -count=1 -timeout 15m $(TESTFLAGS) ./...
+
+.PHONY: bench
+bench: build ## Run the benchmarks; figures to keep go to bench/RESULTS.md.
+	cd bench && go test -run '^$$' -bench . -benchtime 2s ./...
+
+.PHONY: generate
+generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc ## Generate gen/ from proto/, and the documentation that comes from code.
+	PATH="$(TOOLS):$$PATH" buf generate
+	cd libs && go generate ./...
+	cd cmd && go generate ./...
+
+.PHONY: check-generate
+check-generate: generate ## Fail if what is generated is not up to date.
+	@git diff --exit-code --stat -- gen docs || { echo "generated files are out of date: run 'make generate' and commit the result" >&2; exit 1; }
+	@test -z "$$(git ls-files --others --exclude-standard -- gen docs)" || { echo "generated files are not in git: $$(git ls-files --others --exclude-standard -- gen docs)" >&2; exit 1; }
+
+.PHONY: check-modules
+check-modules: ## Fail if a module does not build by itself, outside the workspace.
+	@for m in $(MODULES); do echo "== $$m"; (cd $$m && GOWORK=off go build ./...); done
+
+.PHONY: lint
+lint: $(TOOLS)/buf $(TOOLS)/staticcheck $(TOOLS)/gofumpt ## Check format, protos and the usual mistakes.
+	@bad=$$(git ls-files '*.go' | grep -v '^gen/go/' | xargs $(TOOLS)/gofumpt -l); \
+		test -z "$$bad" || { echo "not formatted; run 'make format': $$bad" >&2; exit 1; }
+	$(TOOLS)/buf lint
+	$(TOOLS)/buf format --diff --exit-code
+	@for m in libs services cmd tests bench; do echo "== $$m"; (cd $$m && $(TOOLS)/staticcheck ./...); done
+
+.PHONY: format
+format: $(TOOLS)/buf $(TOOLS)/gofumpt ## Format Go and protos.
+	git ls-files '*.go' | grep -v '^gen/go/' | xargs $(TOOLS)/gofumpt -w
+	$(TOOLS)/buf format -w
+
+.PHONY: tidy
+tidy: ## Tidy every module.
+	@for m in $(MODULES); do echo "== $$m"; (cd $$m && GOWORK=off go mod tidy); done
+
+.PHONY: image
+image: ## Build one container image for each service; needs docker.
+	@for s in $(SERVICES); do docker build --build-arg SERVICE=$$s --build-arg VERSION=$(VERSION) -t leat/$$s:$(VERSION) -f deploy/Dockerfile .; done
+
+.PHONY: clean
+clean: ## Remove what was built.
+	rm -rf bin .cache
+
+# The tools are pinned in modules of their own under tools/, outside the workspace.
+$(TOOLS)/buf: tools/buf/go.mod
+	cd tools/buf && GOWORK=off go build -o $@ github.com/bufbuild/buf/cmd/buf
+$(TOOLS)/protoc-gen-go: tools/gen/go.mod
+	cd tools/gen && GOWORK=off go build -o $@ google.golang.org/protobuf/cmd/protoc-gen-go
+$(TOOLS)/protoc-gen-go-grpc: tools/gen/go.mod
+	cd tools/gen && GOWORK=off go build -o $@ google.golang.org/grpc/cmd/protoc-gen-go-grpc
+$(TOOLS)/staticcheck: tools/lint/go.mod
+	cd tools/lint && GOWORK=off go build -o $@ honnef.co/go/tools/cmd/staticcheck
+$(TOOLS)/gofumpt: tools/lint/go.mod
+	cd tools/lint && GOWORK=off go build -o $@ mvdan.cc/gofumpt
+$(TOOLS)/grpcurl: tools/grpcurl/go.mod
+	cd tools/grpcurl && GOWORK=off go build -o $@ github.com/fullstorydev/grpcurl/cmd/grpcurl
+$(TOOLS)/kustomize: tools/kustomize/go.mod
+	cd tools/kustomize && GOWORK=off go build -o $@ sigs.k8s.io/kustomize/kustomize/v5
