@@ -471,7 +471,11 @@ func (x *SnapshotPart) GetLast() bool {
 
 // Heartbeat says that nothing changed.
 type Heartbeat struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Milliseconds since etcd last confirmed the position. Above 1,500 the
+	// receiver looks for a controller that knows more; if all are like that, etcd
+	// is away and it stays.
+	EtcdSilentMs  int64 `protobuf:"varint,1,opt,name=etcd_silent_ms,json=etcdSilentMs,proto3" json:"etcd_silent_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -506,6 +510,13 @@ func (*Heartbeat) Descriptor() ([]byte, []int) {
 	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{5}
 }
 
+func (x *Heartbeat) GetEtcdSilentMs() int64 {
+	if x != nil {
+		return x.EtcdSilentMs
+	}
+	return 0
+}
+
 // MetadataChanges sets and removes entries. Entries replace whole entries of
 // the same identity.
 type MetadataChanges struct {
@@ -530,8 +541,10 @@ type MetadataChanges struct {
 	Deletions []*Deletion `protobuf:"bytes,9,rep,name=deletions,proto3" json:"deletions,omitempty"`
 	// Topic ids whose deletion record is gone: every broker has confirmed.
 	RemovedDeletions [][]byte `protobuf:"bytes,10,rep,name=removed_deletions,json=removedDeletions,proto3" json:"removed_deletions,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Defaults of the mesh for topic configs; absent: unchanged.
+	DefaultConfigs *DefaultConfigs `protobuf:"bytes,11,opt,name=default_configs,json=defaultConfigs,proto3" json:"default_configs,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *MetadataChanges) Reset() {
@@ -634,6 +647,59 @@ func (x *MetadataChanges) GetRemovedDeletions() [][]byte {
 	return nil
 }
 
+func (x *MetadataChanges) GetDefaultConfigs() *DefaultConfigs {
+	if x != nil {
+		return x.DefaultConfigs
+	}
+	return nil
+}
+
+// DefaultConfigs are the defaults of the mesh for topic configs.
+type DefaultConfigs struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By Kafka's names; a key that is not here has Leat's own default.
+	Configs       map[string]string `protobuf:"bytes,1,rep,name=configs,proto3" json:"configs,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DefaultConfigs) Reset() {
+	*x = DefaultConfigs{}
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DefaultConfigs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DefaultConfigs) ProtoMessage() {}
+
+func (x *DefaultConfigs) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DefaultConfigs.ProtoReflect.Descriptor instead.
+func (*DefaultConfigs) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DefaultConfigs) GetConfigs() map[string]string {
+	if x != nil {
+		return x.Configs
+	}
+	return nil
+}
+
 // ControllerLeader is the elected controller.
 type ControllerLeader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -649,7 +715,7 @@ type ControllerLeader struct {
 
 func (x *ControllerLeader) Reset() {
 	*x = ControllerLeader{}
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[7]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +727,7 @@ func (x *ControllerLeader) String() string {
 func (*ControllerLeader) ProtoMessage() {}
 
 func (x *ControllerLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[7]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +740,7 @@ func (x *ControllerLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControllerLeader.ProtoReflect.Descriptor instead.
 func (*ControllerLeader) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{7}
+	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ControllerLeader) GetController() *v1.Process {
@@ -711,7 +777,7 @@ type RegistrationKey struct {
 
 func (x *RegistrationKey) Reset() {
 	*x = RegistrationKey{}
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[8]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -723,7 +789,7 @@ func (x *RegistrationKey) String() string {
 func (*RegistrationKey) ProtoMessage() {}
 
 func (x *RegistrationKey) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[8]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -736,7 +802,7 @@ func (x *RegistrationKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistrationKey.ProtoReflect.Descriptor instead.
 func (*RegistrationKey) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{8}
+	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RegistrationKey) GetKind() ServiceKind {
@@ -774,7 +840,7 @@ type Registration struct {
 
 func (x *Registration) Reset() {
 	*x = Registration{}
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[9]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +852,7 @@ func (x *Registration) String() string {
 func (*Registration) ProtoMessage() {}
 
 func (x *Registration) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[9]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +865,7 @@ func (x *Registration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registration.ProtoReflect.Descriptor instead.
 func (*Registration) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{9}
+	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Registration) GetKind() ServiceKind {
@@ -863,7 +929,7 @@ type Broker struct {
 
 func (x *Broker) Reset() {
 	*x = Broker{}
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[10]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +941,7 @@ func (x *Broker) String() string {
 func (*Broker) ProtoMessage() {}
 
 func (x *Broker) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[10]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +954,7 @@ func (x *Broker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Broker.ProtoReflect.Descriptor instead.
 func (*Broker) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{10}
+	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Broker) GetBroker() *v1.Process {
@@ -947,7 +1013,7 @@ type Topic struct {
 
 func (x *Topic) Reset() {
 	*x = Topic{}
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[11]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -959,7 +1025,7 @@ func (x *Topic) String() string {
 func (*Topic) ProtoMessage() {}
 
 func (x *Topic) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[11]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -972,7 +1038,7 @@ func (x *Topic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Topic.ProtoReflect.Descriptor instead.
 func (*Topic) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{11}
+	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Topic) GetTopicId() []byte {
@@ -1051,7 +1117,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[12]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1129,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[12]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1142,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{12}
+	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Partition) GetTopicId() []byte {
@@ -1178,7 +1244,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[13]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1256,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[13]
+	mi := &file_leat_controller_v1_metadata_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1269,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{13}
+	return file_leat_controller_v1_metadata_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Deletion) GetTopicId() []byte {
@@ -1259,8 +1325,9 @@ const file_leat_controller_v1_metadata_service_proto_rawDesc = "" +
 	"\x15heartbeat_interval_ms\x18\x04 \x01(\x05R\x13heartbeatIntervalMs\"a\n" +
 	"\fSnapshotPart\x12=\n" +
 	"\aentries\x18\x01 \x01(\v2#.leat.controller.v1.MetadataChangesR\aentries\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\bR\x04last\"\v\n" +
-	"\tHeartbeat\"\xd2\x04\n" +
+	"\x04last\x18\x02 \x01(\bR\x04last\"1\n" +
+	"\tHeartbeat\x12$\n" +
+	"\x0eetcd_silent_ms\x18\x01 \x01(\x03R\fetcdSilentMs\"\x9f\x05\n" +
 	"\x0fMetadataChanges\x12<\n" +
 	"\x06leader\x18\x01 \x01(\v2$.leat.controller.v1.ControllerLeaderR\x06leader\x12F\n" +
 	"\rregistrations\x18\x02 \x03(\v2 .leat.controller.v1.RegistrationR\rregistrations\x12X\n" +
@@ -1274,7 +1341,13 @@ const file_leat_controller_v1_metadata_service_proto_rawDesc = "" +
 	"partitions\x12:\n" +
 	"\tdeletions\x18\t \x03(\v2\x1c.leat.controller.v1.DeletionR\tdeletions\x12+\n" +
 	"\x11removed_deletions\x18\n" +
-	" \x03(\fR\x10removedDeletions\"\x90\x01\n" +
+	" \x03(\fR\x10removedDeletions\x12K\n" +
+	"\x0fdefault_configs\x18\v \x01(\v2\".leat.controller.v1.DefaultConfigsR\x0edefaultConfigs\"\x97\x01\n" +
+	"\x0eDefaultConfigs\x12I\n" +
+	"\aconfigs\x18\x01 \x03(\v2/.leat.controller.v1.DefaultConfigs.ConfigsEntryR\aconfigs\x1a:\n" +
+	"\fConfigsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x90\x01\n" +
 	"\x10ControllerLeader\x125\n" +
 	"\n" +
 	"controller\x18\x01 \x01(\v2\x15.leat.type.v1.ProcessR\n" +
@@ -1352,7 +1425,7 @@ func file_leat_controller_v1_metadata_service_proto_rawDescGZIP() []byte {
 }
 
 var file_leat_controller_v1_metadata_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_leat_controller_v1_metadata_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_leat_controller_v1_metadata_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_leat_controller_v1_metadata_service_proto_goTypes = []any{
 	(ServiceKind)(0),              // 0: leat.controller.v1.ServiceKind
 	(*WatchMetadataRequest)(nil),  // 1: leat.controller.v1.WatchMetadataRequest
@@ -1362,53 +1435,57 @@ var file_leat_controller_v1_metadata_service_proto_goTypes = []any{
 	(*SnapshotPart)(nil),          // 5: leat.controller.v1.SnapshotPart
 	(*Heartbeat)(nil),             // 6: leat.controller.v1.Heartbeat
 	(*MetadataChanges)(nil),       // 7: leat.controller.v1.MetadataChanges
-	(*ControllerLeader)(nil),      // 8: leat.controller.v1.ControllerLeader
-	(*RegistrationKey)(nil),       // 9: leat.controller.v1.RegistrationKey
-	(*Registration)(nil),          // 10: leat.controller.v1.Registration
-	(*Broker)(nil),                // 11: leat.controller.v1.Broker
-	(*Topic)(nil),                 // 12: leat.controller.v1.Topic
-	(*Partition)(nil),             // 13: leat.controller.v1.Partition
-	(*Deletion)(nil),              // 14: leat.controller.v1.Deletion
-	nil,                           // 15: leat.controller.v1.Topic.ConfigsEntry
-	(*v1.Handshake)(nil),          // 16: leat.type.v1.Handshake
-	(*v1.Process)(nil),            // 17: leat.type.v1.Process
+	(*DefaultConfigs)(nil),        // 8: leat.controller.v1.DefaultConfigs
+	(*ControllerLeader)(nil),      // 9: leat.controller.v1.ControllerLeader
+	(*RegistrationKey)(nil),       // 10: leat.controller.v1.RegistrationKey
+	(*Registration)(nil),          // 11: leat.controller.v1.Registration
+	(*Broker)(nil),                // 12: leat.controller.v1.Broker
+	(*Topic)(nil),                 // 13: leat.controller.v1.Topic
+	(*Partition)(nil),             // 14: leat.controller.v1.Partition
+	(*Deletion)(nil),              // 15: leat.controller.v1.Deletion
+	nil,                           // 16: leat.controller.v1.DefaultConfigs.ConfigsEntry
+	nil,                           // 17: leat.controller.v1.Topic.ConfigsEntry
+	(*v1.Handshake)(nil),          // 18: leat.type.v1.Handshake
+	(*v1.Process)(nil),            // 19: leat.type.v1.Process
 }
 var file_leat_controller_v1_metadata_service_proto_depIdxs = []int32{
-	16, // 0: leat.controller.v1.WatchMetadataRequest.handshake:type_name -> leat.type.v1.Handshake
+	18, // 0: leat.controller.v1.WatchMetadataRequest.handshake:type_name -> leat.type.v1.Handshake
 	0,  // 1: leat.controller.v1.WatchMetadataRequest.kind:type_name -> leat.controller.v1.ServiceKind
-	17, // 2: leat.controller.v1.WatchMetadataRequest.watcher:type_name -> leat.type.v1.Process
+	19, // 2: leat.controller.v1.WatchMetadataRequest.watcher:type_name -> leat.type.v1.Process
 	2,  // 3: leat.controller.v1.WatchMetadataRequest.min_position:type_name -> leat.controller.v1.Position
 	2,  // 4: leat.controller.v1.WatchMetadataResponse.position:type_name -> leat.controller.v1.Position
 	4,  // 5: leat.controller.v1.WatchMetadataResponse.initial:type_name -> leat.controller.v1.WatchInitial
 	5,  // 6: leat.controller.v1.WatchMetadataResponse.snapshot:type_name -> leat.controller.v1.SnapshotPart
 	7,  // 7: leat.controller.v1.WatchMetadataResponse.delta:type_name -> leat.controller.v1.MetadataChanges
 	6,  // 8: leat.controller.v1.WatchMetadataResponse.heartbeat:type_name -> leat.controller.v1.Heartbeat
-	16, // 9: leat.controller.v1.WatchInitial.handshake:type_name -> leat.type.v1.Handshake
-	17, // 10: leat.controller.v1.WatchInitial.controller:type_name -> leat.type.v1.Process
+	18, // 9: leat.controller.v1.WatchInitial.handshake:type_name -> leat.type.v1.Handshake
+	19, // 10: leat.controller.v1.WatchInitial.controller:type_name -> leat.type.v1.Process
 	7,  // 11: leat.controller.v1.SnapshotPart.entries:type_name -> leat.controller.v1.MetadataChanges
-	8,  // 12: leat.controller.v1.MetadataChanges.leader:type_name -> leat.controller.v1.ControllerLeader
-	10, // 13: leat.controller.v1.MetadataChanges.registrations:type_name -> leat.controller.v1.Registration
-	9,  // 14: leat.controller.v1.MetadataChanges.removed_registrations:type_name -> leat.controller.v1.RegistrationKey
-	11, // 15: leat.controller.v1.MetadataChanges.brokers:type_name -> leat.controller.v1.Broker
-	12, // 16: leat.controller.v1.MetadataChanges.topics:type_name -> leat.controller.v1.Topic
-	13, // 17: leat.controller.v1.MetadataChanges.partitions:type_name -> leat.controller.v1.Partition
-	14, // 18: leat.controller.v1.MetadataChanges.deletions:type_name -> leat.controller.v1.Deletion
-	17, // 19: leat.controller.v1.ControllerLeader.controller:type_name -> leat.type.v1.Process
-	0,  // 20: leat.controller.v1.RegistrationKey.kind:type_name -> leat.controller.v1.ServiceKind
-	0,  // 21: leat.controller.v1.Registration.kind:type_name -> leat.controller.v1.ServiceKind
-	17, // 22: leat.controller.v1.Registration.process:type_name -> leat.type.v1.Process
-	16, // 23: leat.controller.v1.Registration.handshake:type_name -> leat.type.v1.Handshake
-	17, // 24: leat.controller.v1.Broker.broker:type_name -> leat.type.v1.Process
-	15, // 25: leat.controller.v1.Topic.configs:type_name -> leat.controller.v1.Topic.ConfigsEntry
-	17, // 26: leat.controller.v1.Partition.leader:type_name -> leat.type.v1.Process
-	17, // 27: leat.controller.v1.Partition.shard_owner:type_name -> leat.type.v1.Process
-	1,  // 28: leat.controller.v1.MetadataService.WatchMetadata:input_type -> leat.controller.v1.WatchMetadataRequest
-	3,  // 29: leat.controller.v1.MetadataService.WatchMetadata:output_type -> leat.controller.v1.WatchMetadataResponse
-	29, // [29:30] is the sub-list for method output_type
-	28, // [28:29] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	9,  // 12: leat.controller.v1.MetadataChanges.leader:type_name -> leat.controller.v1.ControllerLeader
+	11, // 13: leat.controller.v1.MetadataChanges.registrations:type_name -> leat.controller.v1.Registration
+	10, // 14: leat.controller.v1.MetadataChanges.removed_registrations:type_name -> leat.controller.v1.RegistrationKey
+	12, // 15: leat.controller.v1.MetadataChanges.brokers:type_name -> leat.controller.v1.Broker
+	13, // 16: leat.controller.v1.MetadataChanges.topics:type_name -> leat.controller.v1.Topic
+	14, // 17: leat.controller.v1.MetadataChanges.partitions:type_name -> leat.controller.v1.Partition
+	15, // 18: leat.controller.v1.MetadataChanges.deletions:type_name -> leat.controller.v1.Deletion
+	8,  // 19: leat.controller.v1.MetadataChanges.default_configs:type_name -> leat.controller.v1.DefaultConfigs
+	16, // 20: leat.controller.v1.DefaultConfigs.configs:type_name -> leat.controller.v1.DefaultConfigs.ConfigsEntry
+	19, // 21: leat.controller.v1.ControllerLeader.controller:type_name -> leat.type.v1.Process
+	0,  // 22: leat.controller.v1.RegistrationKey.kind:type_name -> leat.controller.v1.ServiceKind
+	0,  // 23: leat.controller.v1.Registration.kind:type_name -> leat.controller.v1.ServiceKind
+	19, // 24: leat.controller.v1.Registration.process:type_name -> leat.type.v1.Process
+	18, // 25: leat.controller.v1.Registration.handshake:type_name -> leat.type.v1.Handshake
+	19, // 26: leat.controller.v1.Broker.broker:type_name -> leat.type.v1.Process
+	17, // 27: leat.controller.v1.Topic.configs:type_name -> leat.controller.v1.Topic.ConfigsEntry
+	19, // 28: leat.controller.v1.Partition.leader:type_name -> leat.type.v1.Process
+	19, // 29: leat.controller.v1.Partition.shard_owner:type_name -> leat.type.v1.Process
+	1,  // 30: leat.controller.v1.MetadataService.WatchMetadata:input_type -> leat.controller.v1.WatchMetadataRequest
+	3,  // 31: leat.controller.v1.MetadataService.WatchMetadata:output_type -> leat.controller.v1.WatchMetadataResponse
+	31, // [31:32] is the sub-list for method output_type
+	30, // [30:31] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_leat_controller_v1_metadata_service_proto_init() }
@@ -1428,7 +1505,7 @@ func file_leat_controller_v1_metadata_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_controller_v1_metadata_service_proto_rawDesc), len(file_leat_controller_v1_metadata_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
