@@ -1,0 +1,21 @@
+// Package client is the routing client of the mesh: it finds the leaders of
+// partitions and the owners of groups, and talks to brokers and coordinators
+// over gRPC streams. Applications in Go use it in direct mode; the gateway and
+// the coordinator are built on it.
+//
+// The caller's duties, in order:
+//
+//  1. New, with the addresses of some brokers or gateways, or with a source of
+//     metadata of its own. One Client serves a whole process.
+//  2. NewProducer, NewFetcher, JoinGroup or NewConsumer for the work itself, and
+//     the methods of Client for single questions.
+//  3. Close what was made, then Close the Client: it waits for its goroutines.
+//
+// Delivery is at least once until idempotence comes with replication: a batch
+// whose outcome is unknown is sent again, and its records may then be in the log
+// twice; Result.MaybeDuplicated says so. The order of one partition's records is
+// kept in every case.
+//
+// Every error that comes out is, or wraps, a *rpc.Error: reason, outcome and
+// action tell what happened, whether it took place, and what to do.
+package client

@@ -1,0 +1,150 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/record"
+)
+
+// FetcherConfig configures a Fetcher. Zero values mean the defaults stated.
+type FetcherConfig struct {
+	// CreditBytes bounds the bytes of records received and not released, over all
+	// brokers; one response for each broker may pass it; 0: 16 MiB.
+	CreditBytes int64
+	// MaxResponseBytes bounds one response, but for a single larger batch; 0: 1 MiB.
+	MaxResponseBytes int
+	// MaxDecodedBytes caps what one batch may unpack to; 0: 64 MiB.
+	MaxDecodedBytes int
+	// Isolation says how far to see into open transactions.
+	Isolation typev1.IsolationLevel
+	// Rack is that of the reader.
+	Rack string
+}
+
+// Validate joins everything that is wrong with the configuration.
+func (c FetcherConfig) Validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name string
+		v    int64
+	}{{"CreditBytes", c.CreditBytes}, {"MaxResponseBytes", int64(c.MaxResponseBytes)}, {"MaxDecodedBytes", int64(c.MaxDecodedBytes)}} {
+		if f.v < 0 {
+			errs = append(errs, fmt.Errorf("fetcher: %s is %d; it must not be negative", f.name, f.v))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// FetchStart says from where a partition is read.
+type FetchStart struct {
+	TopicPartition
+	// Offset is the first offset wanted.
+	Offset int64
+	// LastEpoch is the leader epoch of the record before it; -1: unknown. If the log
+	// has another epoch there, the error is LOG_TRUNCATED. Mind that 0 is an epoch.
+	LastEpoch int32
+	// Tag comes back in every event of this asking, for the caller's use.
+	Tag int64
+	// Paused adds the partition without reading it, until Resume.
+	Paused bool
+}
+
+// FetchKind is the kind of a FetchEvent.
+type FetchKind int
+
+// The kinds of events.
+const (
+	// FetchRecords carries the records of one batch.
+	FetchRecords FetchKind = iota + 1
+	// FetchProgress moves the position, the visible end or both, without records: a
+	// batch without records for the reader, or news of a caught-up partition.
+	FetchProgress
+	// FetchError says that the partition is paused until it is added again. Errors
+	// that pass by themselves are not reported.
+	FetchError
+)
+
+// FetchEvent is news of one partition. Release must be called once it is worked
+// on: it gives the broker leave to send more.
+type FetchEvent struct {
+	TopicPartition
+	Topic string
+	Tag   int64
+	Kind  FetchKind
+	// Records, in order, at or above the offset asked for. They may be kept, also
+	// after Release.
+	Records []record.Record
+	// Offset is the position before the event, NextOffset the one after it.
+	Offset, NextOffset int64
+	// LeaderEpoch is that of the batch; -1 for other kinds.
+	LeaderEpoch int32
+	// HighWatermark, LastStableOffset and LogStartOffset as of sending; -1: unknown.
+	HighWatermark, LastStableOffset, LogStartOffset int64
+	// Bytes is the encoded size of the batch.
+	Bytes int
+	// Trace is the context of the broker's span; nil: not traced.
+	Trace *typev1.TraceContext
+	// Err is a *rpc.Error: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, CORRUPT_BATCH,
+	// INVALID_RECORD, UNKNOWN_TOPIC and others that do not pass by themselves.
+	Err error
+
+	release func()
+}
+
+// Release gives back the credit that the event holds. More than one call is
+// harmless.
+func (e *FetchEvent) Release() {
+	if e.release != nil {
+		e.release()
+		e.release = nil
+	}
+}
+
+// Fetcher reads partitions, following their leaders. Its methods are safe for
+// concurrent use, but Next is for one goroutine at a time. Once Add, Remove, Pause
+// or Close has returned, Next returns no event of an earlier asking.
+type Fetcher struct{}
+
+// NewFetcher returns a fetcher without partitions, which must be closed.
+func (c *Client) NewFetcher(cfg FetcherConfig) (*Fetcher, error) { return nil, errStub }
+
+// Add starts reading partitions; one that is there already is moved, and is no
+// longer paused.
+func (f *Fetcher) Add(starts ...FetchStart) {}
+
+// Remove stops reading partitions; unknown ones are ignored.
+func (f *Fetcher) Remove(partitions ...TopicPartition) {}
+
+// Pause stops reading partitions and keeps their positions: those after the last
+// event that Next returned.
+func (f *Fetcher) Pause(partitions ...TopicPartition) {}
+
+// Resume goes on with paused partitions.
+func (f *Fetcher) Resume(partitions ...TopicPartition) {}
+
+// Position is the offset after the last event that Next returned for the
+// partition, or its start; false if the partition is not there.
+func (f *Fetcher) Position(p TopicPartition) (int64, bool) { return 0, false }
+
+// Waiting tells which partitions cannot be read at the moment and why, as errors
+// that are being retried.
+func (f *Fetcher) Waiting() map[TopicPartition]error { return nil }
+
+// Next returns the next event, waiting for it. The errors are those of ctx, and
+// CANCELLED after Close.
+func (f *Fetcher) Next(ctx context.Context) (*FetchEvent, error) { return nil, errStub }
+
+// Ready returns a channel that has a value when Next may have an event.
+func (f *Fetcher) Ready() <-chan struct{} { return nil }
+
+// TryNext is Next without waiting; nil: there is none.
+func (f *Fetcher) TryNext() *FetchEvent { return nil }
+
+// Close ends the streams and waits for them.
+func (f *Fetcher) Close() error { return nil }
+
+var _ = time.Second

@@ -1,0 +1,84 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/record"
+)
+
+// ProducerConfig configures a Producer. Zero values mean the defaults stated.
+type ProducerConfig struct {
+	// Acks says whose storing a result waits for; unspecified: all.
+	Acks typev1.Acks
+	// Linger is how long a batch waits for more records before it is sent; 0: 5 ms;
+	// negative: not at all.
+	Linger time.Duration
+	// BatchBytes closes a batch, uncompressed and encoded; 0: 64 KiB. A larger record
+	// goes alone, up to the topic's max.message.bytes.
+	BatchBytes int
+	// BatchRecords closes a batch; 0: no limit of its own.
+	BatchRecords int
+	// Compression is the codec of batches.
+	Compression record.Compression
+	// Partitioner makes the partitioner of each topic; nil: Murmur2.
+	Partitioner PartitionerFactory
+	// DeliveryTimeout bounds the time from Send to its result; 0: 2 min.
+	DeliveryTimeout time.Duration
+	// AckTimeout is how long a broker may wait for acks in one attempt; 0: 30 s.
+	AckTimeout time.Duration
+	// MaxBufferedBytes bounds the records without a result; Send blocks beyond it; 0:
+	// 32 MiB.
+	MaxBufferedBytes int64
+	// MaxInFlightPerPartition bounds unanswered batches of a partition; 0: 5.
+	MaxInFlightPerPartition int
+	// NoRetryUnknown reports an unknown outcome at once instead of sending the batch
+	// again, which may store it twice.
+	NoRetryUnknown bool
+	// StopPartition makes every record of a partition fail with PARTITION_STOPPED,
+	// not done, after the first that failed. At most one batch of a partition is in
+	// flight then.
+	StopPartition bool
+	// TraceHeaders adds a traceparent header to sampled records that have none.
+	TraceHeaders bool
+}
+
+// Validate joins everything that is wrong with the configuration.
+func (c ProducerConfig) Validate() error {
+	var errs []error
+	if c.Acks < typev1.Acks_ACKS_UNSPECIFIED || c.Acks > typev1.Acks_ACKS_ALL {
+		errs = append(errs, fmt.Errorf("producer: acks %d is none of none, leader and all", c.Acks))
+	}
+	if c.Compression < record.CompressionNone || c.Compression > record.CompressionZstd {
+		errs = append(errs, fmt.Errorf("producer: compression %d is not one of Kafka's codecs; choose one from %d to %d", c.Compression, record.CompressionNone, record.CompressionZstd))
+	}
+	for _, f := range []struct {
+		name string
+		v    int64
+	}{{"BatchBytes", int64(c.BatchBytes)}, {"BatchRecords", int64(c.BatchRecords)}, {"DeliveryTimeout", int64(c.DeliveryTimeout)},
+		{"AckTimeout", int64(c.AckTimeout)}, {"MaxBufferedBytes", c.MaxBufferedBytes}, {"MaxInFlightPerPartition", int64(c.MaxInFlightPerPartition)}} {
+		if f.v < 0 {
+			errs = append(errs, fmt.Errorf("producer: %s is %d; it must not be negative", f.name, f.v))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c ProducerConfig) withDefaults() ProducerConfig {
+	c.Acks = or(c.Acks, typev1.Acks_ACKS_ALL)
+	c.Linger = max(or(c.Linger, 5*time.Millisecond), 0)
+	c.BatchBytes = or(c.BatchBytes, 64<<10)
+	c.DeliveryTimeout = or(c.DeliveryTimeout, 2*time.Minute)
+	c.AckTimeout = or(c.AckTimeout, 30*time.Second)
+	c.MaxBufferedBytes = or(c.MaxBufferedBytes, 32<<20)
+	c.MaxInFlightPerPartition = or(c.MaxInFlightPerPartition, 5)
+	if c.StopPartition {
+		c.MaxInFlightPerPartition = 1
+	}
+	if c.Partitioner == nil {
+		c.Partitioner = Murmur2
+	}
+	return c
+}
