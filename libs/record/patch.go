@@ -18,6 +18,13 @@ func Checksum(hdr []byte, rest ...[]byte) uint32 {
 	return crc
 }
 
+// ChecksumStart is the first byte of a batch that its checksum covers.
+const ChecksumStart = posAttributes
+
+// UpdateChecksum carries a checksum on over more bytes, for who has a batch in
+// pieces; it starts from 0 at byte ChecksumStart.
+func UpdateChecksum(crc uint32, b []byte) uint32 { return crc32.Update(crc, castagnoli, b) }
+
 // PatchBaseOffset sets the base offset in place. It lies outside the checksum.
 // hdr holds at least the first HeaderSize bytes of a batch.
 func PatchBaseOffset(hdr []byte, offset int64) {

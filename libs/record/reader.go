@@ -68,7 +68,7 @@ func (r *Reader) start(batch []byte) error {
 	if h.Size() < len(batch) {
 		return invalid(ReasonTrailingBytes, h.Size(), "%d bytes follow the batch", len(batch)-h.Size())
 	}
-	if err := h.check(); err != nil {
+	if err := h.Check(); err != nil {
 		return err
 	}
 	r.header = h

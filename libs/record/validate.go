@@ -41,7 +41,7 @@ func Validate(vecs [][]byte, o ValidateOptions) (Header, error) {
 	if crc := checksumVec(vecs); crc != h.CRC {
 		return h, corrupt(posCRC, "the checksum is %08x and the bytes have %08x", h.CRC, crc)
 	}
-	if err := h.check(); err != nil {
+	if err := h.Check(); err != nil {
 		return h, err
 	}
 	if o.Fresh {
@@ -65,8 +65,9 @@ func checksumVec(vecs [][]byte) uint32 {
 	return crc
 }
 
-// check is what holds for every batch in a log.
-func (h *Header) check() error {
+// Check is what holds for the header of every batch in a log, whatever its
+// payload. Validate calls it; so does who computes the checksum in pieces.
+func (h *Header) Check() error {
 	if c := h.Compression(); c > CompressionZstd {
 		return invalid(ReasonUnsupportedCompression, posAttributes, "codec number %d is not assigned", c)
 	}

@@ -1,0 +1,386 @@
+package commitlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"math"
+	"sync"
+
+	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/libs/vfs"
+)
+
+// An index entry is of fixed width and carries a checksum of its own, so that a
+// lookup that meets a damaged one knows it, and so that each entry can be believed
+// whatever became of the others. Big endian:
+//
+//	.index      relative offset u32 │ position u32 │ crc u32
+//	.timeindex  timestamp i64 │ relative offset u32 │ crc u32
+//
+// The CRC32C covers the kind, the segment's base offset, the entry's number, and
+// the fields before it. An offset entry says: the batch with this base offset
+// begins at this byte. A time entry says: no record of the segment below this
+// offset has a timestamp above this one. Each offset entry has a time entry of the
+// same number; a sealed segment has one time entry more, for its end.
+const (
+	offsetEntrySize = 12
+	timeEntrySize   = 16
+	// indexTailEntries is how many entries wait in memory before they are written.
+	indexTailEntries = 128
+
+	kindOffset = 'o'
+	kindTime   = 't'
+)
+
+// noTimestamp is below that of every record.
+const noTimestamp = math.MinInt64
+
+// errBadIndex says that an index file does not fit its segment. It never leaves
+// the package: the index is rebuilt.
+var errBadIndex = errors.New("index does not fit the log")
+
+// entryFile is one index file and the entries not yet written to it. segIndex
+// guards it.
+type entryFile struct {
+	fs    vfs.FS
+	path  string
+	kind  byte
+	width int
+	base  int64
+	file  vfs.File // nil until needed
+	onFS  int      // entries in the file
+	tail  []byte   // entries after those
+	dirty bool     // written since the last sync
+}
+
+// load opens the file. An absent one is made: it will be found to be short.
+func (e *entryFile) load() error {
+	if e.file != nil {
+		return nil
+	}
+	f, err := e.fs.Open(e.path)
+	if isNotExist(err) {
+		f, err = e.fs.Create(e.path)
+	}
+	if err != nil {
+		return err
+	}
+	size, err := f.Size()
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	// Part of an entry at the end is what a crash left of a write.
+	e.file, e.onFS = f, int(min(size/int64(e.width), math.MaxInt32))
+	return nil
+}
+
+func (e *entryFile) len() int { return e.onFS + len(e.tail)/e.width }
+
+func (e *entryFile) checksum(number int, fields []byte) uint32 {
+	var seed [13]byte
+	seed[0] = e.kind
+	binary.BigEndian.PutUint64(seed[1:], uint64(e.base))
+	binary.BigEndian.PutUint32(seed[9:], uint32(number))
+	return record.UpdateChecksum(record.UpdateChecksum(0, seed[:]), fields)
+}
+
+// at reads the fields of an entry into buf and returns them, or errBadIndex.
+func (e *entryFile) at(number int, buf *[timeEntrySize]byte) ([]byte, error) {
+	entry := buf[:e.width]
+	if number >= e.onFS {
+		i := (number - e.onFS) * e.width
+		copy(entry, e.tail[i:i+e.width])
+	} else if n, err := e.file.ReadAt(entry, int64(number)*int64(e.width)); n < e.width {
+		if errors.Is(err, io.EOF) {
+			err = errBadIndex
+		}
+		return nil, err
+	}
+	fields := entry[:e.width-4]
+	if binary.BigEndian.Uint32(entry[e.width-4:]) != e.checksum(number, fields) {
+		return nil, errBadIndex
+	}
+	return fields, nil
+}
+
+func (e *entryFile) add(fields []byte) error {
+	e.tail = append(e.tail, fields...)
+	e.tail = binary.BigEndian.AppendUint32(e.tail, e.checksum(e.onFS+len(e.tail)/e.width, fields))
+	if len(e.tail) >= indexTailEntries*e.width {
+		return e.flush()
+	}
+	return nil
+}
+
+func (e *entryFile) flush() error {
+	if len(e.tail) == 0 {
+		return nil
+	}
+	if _, err := e.file.WriteAt(e.tail, int64(e.onFS)*int64(e.width)); err != nil {
+		return err
+	}
+	e.onFS += len(e.tail) / e.width
+	e.tail = e.tail[:0]
+	e.dirty = true
+	return nil
+}
+
+// keep drops all entries from number n on.
+func (e *entryFile) keep(n int) error {
+	e.tail = e.tail[:max(0, min(len(e.tail), (n-e.onFS)*e.width))]
+	e.onFS = min(e.onFS, n)
+	e.dirty = true
+	return e.file.Truncate(int64(e.onFS) * int64(e.width))
+}
+
+func (e *entryFile) sync() error {
+	if !e.dirty {
+		return nil
+	}
+	e.dirty = false
+	return e.file.Sync()
+}
+
+func (e *entryFile) close() error {
+	if e.file == nil {
+		return nil
+	}
+	f := e.file
+	e.file = nil
+	return f.Close()
+}
+
+// segIndex is both indexes of a segment. Lookups and additions may run
+// concurrently.
+type segIndex struct {
+	mu      sync.RWMutex
+	offsets entryFile
+	times   entryFile
+	since   int64 // bytes of log from the last entry, or the start, to the end
+	loaded  bool
+	rebuilt bool // made anew from the log since it was opened
+}
+
+func newSegIndex(fsys vfs.FS, dir string, base int64) *segIndex {
+	return &segIndex{
+		offsets: entryFile{fs: fsys, path: segmentPath(dir, base, indexSuffix), kind: kindOffset, width: offsetEntrySize, base: base},
+		times:   entryFile{fs: fsys, path: segmentPath(dir, base, timeIndexSuffix), kind: kindTime, width: timeEntrySize, base: base},
+	}
+}
+
+// ensure opens the files.
+func (x *segIndex) ensure() error {
+	x.mu.RLock()
+	loaded := x.loaded
+	x.mu.RUnlock()
+	if loaded {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.ensureLocked()
+}
+
+func (x *segIndex) ensureLocked() error {
+	if err := errors.Join(x.offsets.load(), x.times.load()); err != nil {
+		return err
+	}
+	x.loaded = true
+	return nil
+}
+
+// indexPoint is a place that the index knows.
+type indexPoint struct {
+	rel int64 // offset less the segment's base
+	pos int64 // byte in the .log
+}
+
+// point reads entry n; -1 is the start of the segment.
+func (x *segIndex) point(n int) (indexPoint, error) {
+	if n < 0 {
+		return indexPoint{}, nil
+	}
+	var buf [timeEntrySize]byte
+	f, err := x.offsets.at(n, &buf)
+	if err != nil {
+		return indexPoint{}, err
+	}
+	return indexPoint{rel: int64(binary.BigEndian.Uint32(f)), pos: int64(binary.BigEndian.Uint32(f[4:]))}, nil
+}
+
+// timePoint reads time entry n; -1 says that nothing lies below offset 0.
+func (x *segIndex) timePoint(n int) (ts, rel int64, err error) {
+	if n < 0 {
+		return noTimestamp, 0, nil
+	}
+	var buf [timeEntrySize]byte
+	f, err := x.times.at(n, &buf)
+	if err != nil {
+		return 0, 0, err
+	}
+	return int64(binary.BigEndian.Uint64(f)), int64(binary.BigEndian.Uint32(f[8:])), nil
+}
+
+// floor finds the last point at or below a relative offset.
+func (x *segIndex) floor(rel int64) (indexPoint, error) {
+	if err := x.ensure(); err != nil {
+		return indexPoint{}, err
+	}
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	_, p, err := x.floorLocked(rel)
+	return p, err
+}
+
+// floorLocked also returns the point's number, -1 for the start of the segment.
+func (x *segIndex) floorLocked(rel int64) (n int, best indexPoint, err error) {
+	lo, hi := -1, x.offsets.len() // point lo is at or below rel, point hi is above
+	for hi-lo > 1 {
+		mid := lo + (hi-lo)/2
+		p, err := x.point(mid)
+		if err != nil {
+			return lo, best, err
+		}
+		if p.rel <= rel {
+			lo, best = mid, p
+		} else {
+			hi = mid
+		}
+	}
+	return lo, best, nil
+}
+
+// floorTime finds a relative offset below which every record is older than ts; the
+// greatest that the index knows.
+func (x *segIndex) floorTime(ts int64) (rel int64, err error) {
+	if err := x.ensure(); err != nil {
+		return 0, err
+	}
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	lo, hi := -1, x.times.len()
+	for hi-lo > 1 {
+		mid := lo + (hi-lo)/2
+		t, r, err := x.timePoint(mid)
+		if err != nil {
+			return 0, err
+		}
+		if t < ts {
+			lo, rel = mid, r
+		} else {
+			hi = mid
+		}
+	}
+	return rel, nil
+}
+
+// last reads the last point and what is known of timestamps below it.
+func (x *segIndex) last() (p indexPoint, maxTS int64, err error) {
+	if err := x.ensure(); err != nil {
+		return p, 0, err
+	}
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	n := x.offsets.len() - 1
+	if p, err = x.point(n); err != nil {
+		return p, 0, err
+	}
+	if x.times.len() <= n {
+		return p, 0, errBadIndex
+	}
+	ts, rel, err := x.timePoint(n)
+	if err == nil && rel != p.rel {
+		err = errBadIndex
+	}
+	return p, ts, err
+}
+
+// end reads the time entry that seals a segment.
+func (x *segIndex) end() (ts, rel int64, err error) {
+	if err := x.ensure(); err != nil {
+		return 0, 0, err
+	}
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.timePoint(x.times.len() - 1)
+}
+
+// full reports whether another entry, and the one that seals, would pass limit.
+func (x *segIndex) full(limit int64) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return int64(x.times.len()+2)*timeEntrySize > limit
+}
+
+// note tells the index of a batch of the given size at a place, before which no
+// record is younger than maxTS. It adds an entry when the last one is far enough.
+func (x *segIndex) note(p indexPoint, size, maxTS, interval int64) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.noteLocked(p, size, maxTS, interval)
+}
+
+func (x *segIndex) noteLocked(p indexPoint, size, maxTS, interval int64) error {
+	if x.since < interval {
+		x.since += size
+		return nil
+	}
+	x.since = size
+	var b [8]byte
+	binary.BigEndian.PutUint32(b[:], uint32(p.rel))
+	binary.BigEndian.PutUint32(b[4:], uint32(p.pos))
+	if err := x.offsets.add(b[:]); err != nil {
+		return err
+	}
+	return x.addTime(maxTS, p.rel)
+}
+
+func (x *segIndex) addTime(ts, rel int64) error {
+	var b [12]byte
+	binary.BigEndian.PutUint64(b[:], uint64(ts))
+	binary.BigEndian.PutUint32(b[8:], uint32(rel))
+	return x.times.add(b[:])
+}
+
+// seal adds the entry for the segment's end and writes everything.
+func (x *segIndex) seal(maxTS, rel int64) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.sealLocked(maxTS, rel)
+}
+
+func (x *segIndex) sealLocked(maxTS, rel int64) error {
+	if err := x.addTime(maxTS, rel); err != nil {
+		return err
+	}
+	return errors.Join(x.offsets.flush(), x.times.flush())
+}
+
+// sync writes what is in memory and makes the files durable.
+func (x *segIndex) sync() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.loaded {
+		return nil
+	}
+	if err := errors.Join(x.offsets.flush(), x.times.flush()); err != nil {
+		return err
+	}
+	return errors.Join(x.offsets.sync(), x.times.sync())
+}
+
+// keepLocked drops all entries from number n on.
+func (x *segIndex) keepLocked(n int) error {
+	if err := x.ensureLocked(); err != nil {
+		return err
+	}
+	return errors.Join(x.offsets.keep(min(n, x.offsets.len())), x.times.keep(min(n, x.times.len())))
+}
+
+func (x *segIndex) close() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.loaded = false
+	return errors.Join(x.offsets.close(), x.times.close())
+}

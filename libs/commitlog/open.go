@@ -1,0 +1,415 @@
+package commitlog
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/libs/vfs"
+)
+
+// Open opens the log in a folder, or makes one, and recovers it: after a clean
+// shutdown by looking at the end of the last segment only, else by reading every
+// batch from the recovery point on. A torn tail is cut off the files, and what is
+// kept is synced, before Open returns; the report says what was done.
+//
+// Errors: *CorruptError when the log would end below the recovery point or the
+// high watermark, or a small file is damaged; *TopicIDMismatchError;
+// *UnsupportedVersionError; others are of the disk or the options. No .log file is
+// changed when Open fails for damage. The caller owns the Log and ends with Close
+// or Abort.
+func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
+	o = o.WithDefaults()
+	if err := o.Validate(); err != nil {
+		return nil, RecoveryReport{}, fmt.Errorf("open log: %w", err)
+	}
+	l := &Log{
+		fs: o.FS, dir: o.Dir, now: o.Now, log: o.Logger,
+		id: Metadata{Topic: o.Topic, Partition: o.Partition, TopicID: o.TopicID},
+	}
+	l.cfg.Store(&o.Config)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.release())
+		}
+	}()
+	bases, err := l.openFolder()
+	if err != nil {
+		return nil, RecoveryReport{}, err
+	}
+	r := &recovery{l: l, o: &o, limit: max(o.RecoveryPoint, o.HighWatermark)}
+	if len(bases) == 0 {
+		err = r.create()
+	} else {
+		err = r.open(bases)
+	}
+	if err != nil {
+		return nil, r.report, err
+	}
+	l.durable = l.end
+	r.report.Start, r.report.End = l.segs[0].base, l.end
+	l.logReport(&r.report)
+	return l, r.report, nil
+}
+
+// openFolder makes or checks the folder's identity and lists the segments.
+func (l *Log) openFolder() ([]int64, error) {
+	if err := l.fs.MkdirAll(l.dir); err != nil {
+		return nil, err
+	}
+	bases, err := listSegments(l.fs, l.dir)
+	if err != nil {
+		return nil, err
+	}
+	m, err := ReadMetadata(l.fs, l.dir)
+	switch {
+	case isNotExist(err) && len(bases) > 0:
+		// The identity is durable before the first segment is made.
+		return nil, &CorruptError{Path: filepath.Join(l.dir, metadataFile), Offset: -1, Detail: "the file is missing although there are segments"}
+	case isNotExist(err):
+		if err := writeMetadata(l.fs, l.dir, l.id); err != nil {
+			return nil, err
+		}
+		return nil, l.fs.SyncDir(filepath.Dir(l.dir))
+	case err != nil:
+		return nil, err
+	case m.TopicID != l.id.TopicID:
+		return nil, &TopicIDMismatchError{Dir: l.dir, Want: l.id.TopicID, Got: m.TopicID}
+	case m.Partition != l.id.Partition:
+		return nil, &CorruptError{Path: filepath.Join(l.dir, metadataFile), Offset: -1,
+			Detail: fmt.Sprintf("it names partition %d where %d belongs", m.Partition, l.id.Partition)}
+	}
+	return bases, nil
+}
+
+func (l *Log) logReport(r *RecoveryReport) {
+	if r.CutBytes > 0 {
+		l.log.Warn("cut a torn tail off the log", "dir", l.dir, "segment", filepath.Base(r.CutPath), "position", r.CutPosition,
+			"bytes", r.CutBytes, "reason", r.CutReason, "end", r.End, "batches_past_cut", r.BatchesPastCut)
+	}
+	l.log.Debug("opened log", "dir", l.dir, "clean", r.Clean, "start", r.Start, "end", r.End, "scanned_bytes", r.ScannedBytes)
+}
+
+// recovery is one run of Open over a folder. It reads first, decides, and only
+// then changes .log files.
+type recovery struct {
+	l      *Log
+	o      *Options
+	limit  int64 // the log must not end below
+	report RecoveryReport
+
+	stored   epochCache // as checkpointed
+	storedOK bool
+	epochs   epochCache // as found in the log so far
+}
+
+// create makes the first segment of a log, unless there was one once.
+func (r *recovery) create() error {
+	l := r.l
+	if r.limit > 0 {
+		return &CorruptError{Path: l.dir, Offset: 0, Detail: fmt.Sprintf("there is no segment, and offsets below %d were durable", r.limit)}
+	}
+	seg, err := createSegment(l.fs, l.dir, 0)
+	if err != nil {
+		return err
+	}
+	l.segs = []*segment{seg}
+	r.report.Created, r.report.Clean = true, true
+	return l.fs.SyncDir(l.dir)
+}
+
+func (r *recovery) open(bases []int64) error {
+	l := r.l
+	for i, base := range bases {
+		seg := newSegment(l.fs, l.dir, base)
+		if i+1 < len(bases) {
+			seg.sealedAt.Store(bases[i+1])
+		}
+		l.segs = append(l.segs, seg)
+	}
+	stored, err := loadEpochs(l.fs, l.dir)
+	var corrupt *CorruptError
+	switch {
+	case err == nil:
+		r.stored, r.storedOK = stored, true
+	case !isNotExist(err) && !errors.As(err, &corrupt):
+		return err
+	}
+	// A log that is empty has no checkpoint yet.
+	maybeEmpty := isNotExist(err) && len(bases) == 1
+	if r.o.CleanShutdown && (r.storedOK || maybeEmpty) {
+		if done, err := r.openClean(); done || err != nil {
+			return err
+		}
+	}
+	from := r.firstToScan()
+	if !r.storedOK {
+		from = 0
+	}
+	return r.recover(from)
+}
+
+// firstToScan is the index of the segment that holds the recovery point.
+func (r *recovery) firstToScan() int {
+	v := view{segs: r.l.segs}
+	return max(0, v.segmentOf(r.o.RecoveryPoint))
+}
+
+// openClean finds the end of the log from the last index entry on. done is false
+// when anything is not as a clean shutdown leaves it; nothing was changed then.
+func (r *recovery) openClean() (done bool, err error) {
+	l := r.l
+	seg := l.active()
+	f, err := seg.open(true)
+	if err != nil {
+		return false, err
+	}
+	p, maxTS, err := seg.idx.last()
+	if err != nil {
+		return false, ignoreBadIndex(err)
+	}
+	sc := newScanner(f, seg.size.Load(), make([]byte, lookupBuffer))
+	next, pos := seg.base+p.rel, p.pos
+	interval := l.config().IndexIntervalBytes
+	for pos < sc.size {
+		h, err := sc.header(pos)
+		if err != nil && !isBatchFault(err) {
+			return false, err
+		}
+		if err != nil || h.BaseOffset != next || h.LastOffsetDelta < 0 || pos-p.pos > interval {
+			return false, nil
+		}
+		next, maxTS = h.NextOffset(), max(maxTS, h.MaxTimestamp)
+		pos += int64(h.Size())
+	}
+	if pos != sc.size || next < r.limit {
+		return false, nil
+	}
+	if len(r.stored.below(next)) != len(r.stored) || len(r.stored) == 0 && next > l.segs[0].base {
+		return false, nil
+	}
+	seg.idx.since = pos - p.pos
+	seg.maxTS.Store(maxTS)
+	seg.maxTSKnown.Store(true)
+	l.end, l.epochs = next, r.stored
+	r.report.Clean, r.report.ScannedFrom = true, next
+	return true, r.age(seg)
+}
+
+func ignoreBadIndex(err error) error {
+	if errors.Is(err, errBadIndex) {
+		return nil
+	}
+	return err
+}
+
+// age lets the active segment's age count from its last change: when it got its
+// first batch is not on record, and clients' timestamps prove nothing.
+func (r *recovery) age(seg *segment) error {
+	info, err := r.l.fs.Stat(seg.path())
+	r.l.firstAppend = info.ModTime
+	if now := r.l.now(); now.Before(info.ModTime) {
+		r.l.firstAppend = now
+	}
+	return err
+}
+
+// cut is where the valid part of the log ends, if not at the end of its files.
+type cut struct {
+	found  bool
+	seg    int
+	pos    int64
+	reason error
+}
+
+// recover reads every batch from a segment on.
+func (r *recovery) recover(from int) error {
+	l := r.l
+	r.epochs = r.stored.below(l.segs[from].base)
+	if from == 0 {
+		r.epochs = nil
+	}
+	r.report.ScannedFrom = -1
+	next := l.segs[from].base
+	var at cut
+	for i := from; i < len(l.segs) && !at.found; i++ {
+		var err error
+		if next, at, err = r.scan(i, next); err != nil {
+			return err
+		}
+		if !at.found && i+1 < len(l.segs) && next != l.segs[i+1].base {
+			at = cut{found: true, seg: i, pos: l.segs[i].size.Load(),
+				reason: fmt.Errorf("the segment ends before offset %d and the next one begins at %d", next, l.segs[i+1].base)}
+		}
+	}
+	if r.report.ScannedFrom < 0 {
+		r.report.ScannedFrom = next
+	}
+	if next < r.limit {
+		return r.tooShort(next, at)
+	}
+	if at.found {
+		if err := r.cut(at); err != nil {
+			return err
+		}
+	}
+	l.end, l.epochs = next, r.epochs
+	r.report.EpochsRebuilt = !r.storedOK && len(r.epochs) > 0
+	return r.settle(from)
+}
+
+// tooShort says where durable offsets are missing.
+func (r *recovery) tooShort(end int64, at cut) error {
+	seg := r.l.active()
+	e := &CorruptError{Path: seg.path(), Position: seg.size.Load(), Offset: end,
+		Detail: fmt.Sprintf("the log ends before this offset, and those below %d were durable", r.limit)}
+	if at.found {
+		e.Path, e.Position, e.Err = r.l.segs[at.seg].path(), at.pos, at.reason
+	}
+	return e
+}
+
+// scan checks one segment from the last index entry at or below the recovery
+// point and makes the indexes anew from there. It returns the offset after the
+// last valid batch.
+func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
+	seg := r.l.segs[i]
+	f, err := seg.open(i == len(r.l.segs)-1)
+	if err != nil {
+		return expect, at, err
+	}
+	seg.idx.mu.Lock()
+	defer seg.idx.mu.Unlock()
+	from, maxTS, err := r.keepIndex(seg, f)
+	if err != nil {
+		return expect, at, err
+	}
+	sc := newScanner(f, seg.size.Load(), make([]byte, scanBuffer))
+	next = max(expect, seg.base+from.rel)
+	if r.report.ScannedFrom < 0 {
+		r.report.ScannedFrom = next
+	}
+	if from.pos > 0 {
+		r.epochs = r.stored.below(next)
+	}
+	pos := from.pos
+	for pos < sc.size {
+		h, err := sc.header(pos)
+		if err == nil {
+			err = r.checkBatch(&sc, pos, next, &h)
+		}
+		if err != nil && !isBatchFault(err) {
+			return next, at, err
+		}
+		if err != nil {
+			at = cut{found: true, seg: i, pos: pos, reason: err}
+			break
+		}
+		r.epochs, _ = r.epochs.assign(h.PartitionLeaderEpoch, h.BaseOffset)
+		if err := seg.idx.noteLocked(indexPoint{next - seg.base, pos}, int64(h.Size()), maxTS, r.l.config().IndexIntervalBytes); err != nil {
+			return next, at, err
+		}
+		next, maxTS = h.NextOffset(), max(maxTS, h.MaxTimestamp)
+		pos += int64(h.Size())
+	}
+	r.report.ScannedBytes += pos - from.pos
+	r.report.IndexesRebuilt++
+	seg.maxTS.Store(maxTS)
+	seg.maxTSKnown.Store(true)
+	if i+1 < len(r.l.segs) && !at.found {
+		return next, at, seg.idx.sealLocked(maxTS, next-seg.base)
+	}
+	return next, at, nil
+}
+
+// keepIndex keeps the index entries below the recovery point, as far as they are
+// believable and fit the log, and returns the last one: the scan begins there. The
+// rest describes bytes that may not have been written.
+func (r *recovery) keepIndex(seg *segment, f vfs.File) (indexPoint, int64, error) {
+	x := seg.idx
+	if err := x.ensureLocked(); err != nil {
+		return indexPoint{}, 0, err
+	}
+	keep, last, maxTS := 0, indexPoint{}, int64(noTimestamp)
+	if n, p, err := x.floorLocked(r.o.RecoveryPoint - seg.base); err == nil && r.storedOK && n < x.times.len() {
+		ts, rel, err := x.timePoint(n)
+		if ignoreBadIndex(err) != nil {
+			return last, 0, err
+		}
+		if err == nil && rel == p.rel {
+			keep, last, maxTS = n+1, p, ts
+		}
+	} else if ignoreBadIndex(err) != nil {
+		return last, 0, err
+	}
+	if keep > 0 {
+		sc := newScanner(f, seg.size.Load(), make([]byte, record.HeaderSize))
+		h, err := sc.header(last.pos)
+		if err != nil && !isBatchFault(err) {
+			return last, 0, err
+		}
+		if err != nil || h.BaseOffset != seg.base+last.rel {
+			keep, last, maxTS = 0, indexPoint{}, noTimestamp
+		}
+	}
+	x.since = 0
+	return last, maxTS, x.keepLocked(keep)
+}
+
+// checkBatch is everything that a batch at a place must satisfy. The leader epoch
+// lies outside the checksum, and so is compared with the checkpoint where that is
+// known to be complete.
+func (r *recovery) checkBatch(sc *scanner, pos, next int64, h *record.Header) error {
+	if h.BaseOffset != next {
+		return &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where %d belongs", h.BaseOffset, next)}
+	}
+	if err := sc.verify(pos, h); err != nil {
+		return err
+	}
+	epoch := h.PartitionLeaderEpoch
+	if epoch < 0 || epoch < r.epochs.latest() {
+		return &record.CorruptError{Detail: fmt.Sprintf("the leader epoch is %d after %d", epoch, r.epochs.latest())}
+	}
+	if want := r.stored.at(next); r.storedOK && next < r.limit && epoch != want {
+		return &record.CorruptError{Detail: fmt.Sprintf("the leader epoch is %d, and the checkpoint says %d", epoch, want)}
+	}
+	return nil
+}
+
+// settle brings the files to the state that the scan found, durably.
+func (r *recovery) settle(from int) error {
+	l := r.l
+	for i := from; i < len(l.segs); i++ {
+		seg := l.segs[i]
+		if err := syncSegment(seg); err != nil {
+			return err
+		}
+		// Entries that were dropped must not come back: they would describe bytes
+		// that are written anew.
+		if err := seg.idx.sync(); err != nil {
+			return err
+		}
+	}
+	if err := l.fs.SyncDir(l.dir); err != nil {
+		return err
+	}
+	if !r.storedOK || !equalEpochs(l.epochs, r.stored) {
+		if err := l.epochs.save(l.fs, l.dir); err != nil {
+			return err
+		}
+	}
+	return r.age(l.active())
+}
+
+func equalEpochs(a, b epochCache) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,169 @@
+package commitlog
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sort"
+	"sync"
+
+	"github.com/leat-io/leat/libs/record"
+)
+
+// view is what a reader works on: a state of the log that stays true while it does.
+type view struct {
+	segs  []*segment
+	start int64
+	end   int64
+}
+
+// begin takes a view. The caller holds filesMu for reading.
+func (l *Log) begin() (view, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return view{}, fmt.Errorf("%s: %w", l.dir, ErrClosed)
+	}
+	return view{segs: l.segs, start: l.segs[0].base, end: l.end}, nil
+}
+
+// segmentOf is the index of the last segment that begins at or below offset.
+func (v *view) segmentOf(offset int64) int {
+	return sort.Search(len(v.segs), func(i int) bool { return v.segs[i].base > offset }) - 1
+}
+
+// Read reads whole batches: first the one that contains offset, or if that offset
+// is absent the next one there is, whatever its size, then as many as follow in the
+// same segment and fit in maxBytes. Batches that do not lie wholly below upTo are
+// left out. With nothing to read, Data is empty and NextOffset is offset.
+//
+// alloc is called at most once, with the number of bytes wanted, and returns a
+// slice of at least that length that the caller owns; Data is the beginning of it.
+//
+// An offset below the log's start or above its end is *OffsetOutOfRangeError.
+// Damage met on the way is *CorruptError. Checksums are not looked at: whoever
+// uses the records does that.
+func (l *Log) Read(offset, upTo int64, maxBytes int, alloc func(n int) []byte) (ReadResult, error) {
+	none := ReadResult{FirstBatchBase: -1, NextOffset: offset}
+	l.filesMu.RLock()
+	defer l.filesMu.RUnlock()
+	v, err := l.begin()
+	if err != nil {
+		return none, err
+	}
+	if offset < v.start || offset > v.end {
+		return none, &OffsetOutOfRangeError{Offset: offset, Start: v.start, End: v.end}
+	}
+	upTo = min(upTo, v.end)
+	if offset >= upTo {
+		return none, nil
+	}
+	buf := lookupBuffers.Get().(*[]byte)
+	defer lookupBuffers.Put(buf)
+	i := v.segmentOf(offset)
+	if pos, ok := l.cursors.find(offset, v.segs[i]); ok {
+		sc := newScanner(*v.segs[i].file.Load(), v.segs[i].size.Load(), (*buf)[:record.HeaderSize])
+		if h, err := sc.header(pos); err == nil && h.BaseOffset == offset {
+			return l.readFrom(v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
+		}
+	}
+	for ; i < len(v.segs); i++ {
+		pos, h, found, err := v.segs[i].find(offset, l.config().IndexIntervalBytes, *buf)
+		if err != nil {
+			return none, err
+		}
+		if found {
+			return l.readFrom(v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
+		}
+		if err := v.checkJoin(i, offset); err != nil {
+			return none, err
+		}
+	}
+	return none, nil
+}
+
+// checkJoin is called when segment i turned out to end before an offset that, by
+// the bases, it should hold.
+func (v *view) checkJoin(i int, offset int64) error {
+	seg := v.segs[i]
+	return &CorruptError{Path: seg.path(), Position: seg.size.Load(), Offset: offset, Detail: "the file ends before this offset, although the log goes on"}
+}
+
+// readFrom reads from the batch at pos on, whose header is h.
+func (l *Log) readFrom(seg *segment, pos int64, h *record.Header, offset, upTo int64, maxBytes int, alloc func(n int) []byte) (ReadResult, error) {
+	res := ReadResult{FirstBatchBase: -1, NextOffset: offset}
+	if h.NextOffset() > upTo {
+		return res, nil
+	}
+	n := max(h.Size(), int(min(int64(maxBytes), seg.size.Load()-pos)))
+	buf := alloc(n)
+	if len(buf) < n {
+		return res, fmt.Errorf("read %s: alloc gave %d bytes where %d were asked for", seg.path(), len(buf), n)
+	}
+	buf = buf[:n]
+	f, err := seg.open(false)
+	if err != nil {
+		return res, err
+	}
+	if got, err := f.ReadAt(buf, pos); got < n {
+		if errors.Is(err, io.EOF) {
+			err = &CorruptError{Path: seg.path(), Position: pos + int64(got), Offset: h.BaseOffset, Detail: "the file has become shorter"}
+		}
+		return res, err
+	}
+	used := 0
+	next := h.BaseOffset
+	for used+record.HeaderSize <= n {
+		bh, err := record.ParseHeader(buf[used:])
+		if err == nil && bh.BaseOffset < next {
+			err = &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where %d or more belongs", bh.BaseOffset, next)}
+		}
+		if err != nil {
+			return res, seg.fault(pos+int64(used), next, err)
+		}
+		if bh.Size() > n-used || bh.NextOffset() > upTo {
+			break
+		}
+		used += bh.Size()
+		next = bh.NextOffset()
+	}
+	if used == 0 {
+		return res, seg.fault(pos, next, &record.CorruptError{Detail: "the batch changed while it was read"})
+	}
+	l.cursors.put(cursor{offset: next, seg: seg, pos: pos + int64(used)})
+	return ReadResult{Data: buf[:used], FirstBatchBase: h.BaseOffset, NextOffset: next}, nil
+}
+
+// cursor is where a reader left off.
+type cursor struct {
+	offset int64
+	seg    *segment
+	pos    int64
+}
+
+// cursors remembers where the last few reads ended, because most reads begin where
+// one ended: they need no lookup. A wrong cursor costs nothing but time, as the
+// header found there is checked.
+type cursors struct {
+	mu   sync.Mutex
+	ring [8]cursor
+	next int
+}
+
+func (c *cursors) find(offset int64, seg *segment) (pos int64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.ring {
+		if r := &c.ring[i]; r.offset == offset && r.seg == seg && seg.file.Load() != nil {
+			return r.pos, true
+		}
+	}
+	return 0, false
+}
+
+func (c *cursors) put(r cursor) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ring[c.next] = r
+	c.next = (c.next + 1) % len(c.ring)
+}

@@ -1,0 +1,285 @@
+package commitlog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/libs/vfs"
+)
+
+// File names of a segment: its base offset in 20 digits and one of these.
+const (
+	logSuffix       = ".log"
+	indexSuffix     = ".index"
+	timeIndexSuffix = ".timeindex"
+	offsetDigits    = 20
+)
+
+func segmentPath(dir string, base int64, suffix string) string {
+	return filepath.Join(dir, fmt.Sprintf("%0*d%s", offsetDigits, base, suffix))
+}
+
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// listSegments finds the base offsets of the segments in a folder, in order.
+func listSegments(fsys vfs.FS, dir string) ([]int64, error) {
+	entries, err := fsys.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var bases []int64
+	for _, e := range entries {
+		digits, isLog := strings.CutSuffix(e.Name, logSuffix)
+		if !isLog || e.IsDir || len(digits) != offsetDigits {
+			continue
+		}
+		if base, err := strconv.ParseInt(digits, 10, 64); err == nil && base >= 0 {
+			bases = append(bases, base)
+		}
+	}
+	sort.Slice(bases, func(i, j int) bool { return bases[i] < bases[j] })
+	return bases, nil
+}
+
+const (
+	unknownSize = -1 // size of a segment that was not opened yet
+	notSealed   = -1 // sealedAt of the active segment
+	// maxRebuilds bounds how often one lookup makes an index anew. More than once
+	// can only be a disk that does not keep what is written.
+	maxRebuilds = 2
+)
+
+// segment is one .log file with its indexes. Only the last segment of a log grows.
+type segment struct {
+	fs   vfs.FS
+	dir  string
+	base int64
+	idx  *segIndex
+
+	mu   sync.Mutex // guards opening
+	file atomic.Pointer[vfs.File]
+	size atomic.Int64 // bytes that readers may see
+
+	sealedAt   atomic.Int64 // offset the segment ends before; notSealed while it grows
+	maxTS      atomic.Int64 // greatest timestamp; noTimestamp when empty
+	maxTSKnown atomic.Bool
+}
+
+func newSegment(fsys vfs.FS, dir string, base int64) *segment {
+	s := &segment{fs: fsys, dir: dir, base: base, idx: newSegIndex(fsys, dir, base)}
+	s.size.Store(unknownSize)
+	s.sealedAt.Store(notSealed)
+	s.maxTS.Store(noTimestamp)
+	return s
+}
+
+// createSegment makes the files of an empty segment. Their names are not durable
+// before the directory is synced.
+func createSegment(fsys vfs.FS, dir string, base int64) (_ *segment, err error) {
+	s := newSegment(fsys, dir, base)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	for _, e := range []*entryFile{&s.idx.offsets, &s.idx.times} {
+		if e.file, err = fsys.Create(e.path); err != nil {
+			return nil, err
+		}
+	}
+	s.idx.loaded = true
+	f, err := fsys.Create(s.path())
+	if err != nil {
+		return nil, err
+	}
+	s.file.Store(&f)
+	s.size.Store(0)
+	s.maxTSKnown.Store(true)
+	return s, nil
+}
+
+func (s *segment) path() string { return segmentPath(s.dir, s.base, logSuffix) }
+
+// open opens the .log, for writing too if this is the active segment, and learns
+// its size.
+func (s *segment) open(writable bool) (vfs.File, error) {
+	if f := s.file.Load(); f != nil {
+		return *f, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.file.Load(); f != nil {
+		return *f, nil
+	}
+	open := s.fs.OpenRead
+	if writable {
+		open = s.fs.Open
+	}
+	f, err := open(s.path())
+	if err != nil {
+		return nil, err
+	}
+	size, err := f.Size()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if s.size.Load() == unknownSize {
+		s.size.Store(size)
+	}
+	s.file.Store(&f)
+	return f, nil
+}
+
+// length is the size in bytes, without opening a file that is not open.
+func (s *segment) length() (int64, error) {
+	if n := s.size.Load(); n != unknownSize {
+		return n, nil
+	}
+	info, err := s.fs.Stat(s.path())
+	return info.Size, err
+}
+
+func (s *segment) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.idx.close()
+	if f := s.file.Swap(nil); f != nil {
+		err = errors.Join(err, (*f).Close())
+	}
+	return err
+}
+
+// fault dresses an error met at a byte of the segment.
+func (s *segment) fault(pos, offset int64, err error) error {
+	if !isBatchFault(err) {
+		return err
+	}
+	return &CorruptError{Path: s.path(), Position: pos, Offset: offset, Detail: "a batch that was durable cannot be read", Err: err}
+}
+
+// find returns the first batch whose last offset is at or above offset, which is
+// not below the segment's base. found is false when the segment ends before.
+func (s *segment) find(offset, interval int64, buf []byte) (pos int64, h record.Header, found bool, err error) {
+	f, err := s.open(false)
+	if err != nil {
+		return 0, h, false, err
+	}
+	rel := min(offset-s.base, math.MaxUint32)
+	for try := 0; ; try++ {
+		p, err := s.idx.floor(rel)
+		if err == nil {
+			pos, h, found, err = s.scanTo(f, p, offset, interval, buf)
+		}
+		if !errors.Is(err, errBadIndex) {
+			return pos, h, found, err
+		}
+		if try == maxRebuilds {
+			return 0, h, false, s.indexFault()
+		}
+		if err := s.rebuild(interval); err != nil {
+			return 0, h, false, err
+		}
+	}
+}
+
+// scanTo reads headers from a point of the index on. A point that is wrong, or
+// farther away than an index with all its entries would leave it, is errBadIndex,
+// unless the index was made anew already.
+func (s *segment) scanTo(f vfs.File, p indexPoint, offset, interval int64, buf []byte) (int64, record.Header, bool, error) {
+	sc := newScanner(f, s.size.Load(), buf)
+	s.idx.mu.RLock()
+	rebuilt := s.idx.rebuilt
+	s.idx.mu.RUnlock()
+	next := s.base + p.rel
+	for pos := p.pos; pos < sc.size; {
+		h, err := sc.header(pos)
+		if err == nil && h.BaseOffset < next {
+			err = &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where %d or more belongs", h.BaseOffset, next)}
+		}
+		if pos == p.pos && pos > 0 && !rebuilt && (err != nil || h.BaseOffset != next) {
+			return 0, h, false, errBadIndex
+		}
+		if err != nil {
+			return 0, h, false, s.fault(pos, next, err)
+		}
+		if next = h.NextOffset(); next > offset {
+			if !rebuilt && pos > p.pos && pos-p.pos >= interval {
+				return 0, h, false, errBadIndex
+			}
+			return pos, h, true, nil
+		}
+		pos += int64(h.Size())
+	}
+	if p.pos > sc.size && !rebuilt {
+		return 0, record.Header{}, false, errBadIndex
+	}
+	return 0, record.Header{}, false, nil
+}
+
+func (s *segment) indexFault() error {
+	return &CorruptError{Path: s.idx.offsets.path, Offset: -1, Detail: "the index was made anew and still cannot be read back"}
+}
+
+// rebuild makes both indexes anew from the batches' headers.
+func (s *segment) rebuild(interval int64) error {
+	f, err := s.open(false)
+	if err != nil {
+		return err
+	}
+	s.idx.mu.Lock()
+	defer s.idx.mu.Unlock()
+	if err := s.idx.keepLocked(0); err != nil {
+		return err
+	}
+	s.idx.since = 0
+	sc := newScanner(f, s.size.Load(), make([]byte, scanBuffer))
+	maxTS, next, pos := int64(noTimestamp), s.base, int64(0)
+	for pos < sc.size {
+		h, err := sc.header(pos)
+		if err != nil {
+			return s.fault(pos, next, err)
+		}
+		if err := s.idx.noteLocked(indexPoint{h.BaseOffset - s.base, pos}, int64(h.Size()), maxTS, interval); err != nil {
+			return err
+		}
+		maxTS, next = max(maxTS, h.MaxTimestamp), h.NextOffset()
+		pos += int64(h.Size())
+	}
+	s.idx.rebuilt = true
+	end := s.sealedAt.Load()
+	if end == notSealed {
+		return nil
+	}
+	s.maxTS.Store(maxTS)
+	s.maxTSKnown.Store(true)
+	return s.idx.sealLocked(maxTS, end-s.base)
+}
+
+// maxTimestamp is the greatest timestamp of the segment.
+func (s *segment) maxTimestamp(interval int64) (int64, error) {
+	if s.maxTSKnown.Load() {
+		return s.maxTS.Load(), nil
+	}
+	ts, rel, err := s.idx.end()
+	if err == nil && s.base+rel == s.sealedAt.Load() {
+		s.maxTS.Store(ts)
+		s.maxTSKnown.Store(true)
+		return ts, nil
+	}
+	if err != nil && !errors.Is(err, errBadIndex) {
+		return 0, err
+	}
+	if err := s.rebuild(interval); err != nil {
+		return 0, err
+	}
+	return s.maxTS.Load(), nil
+}
