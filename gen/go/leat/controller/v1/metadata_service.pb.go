@@ -224,7 +224,10 @@ type WatchMetadataResponse struct {
 	//	*WatchMetadataResponse_Snapshot
 	//	*WatchMetadataResponse_Delta
 	//	*WatchMetadataResponse_Heartbeat
-	Message       isWatchMetadataResponse_Message `protobuf_oneof:"message"`
+	Message isWatchMetadataResponse_Message `protobuf_oneof:"message"`
+	// True if more of the same change follows, because it is too large for one
+	// message: the receiver shows nothing of it before the message without.
+	Partial       bool `protobuf:"varint,6,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -307,6 +310,13 @@ func (x *WatchMetadataResponse) GetHeartbeat() *Heartbeat {
 		}
 	}
 	return nil
+}
+
+func (x *WatchMetadataResponse) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
 }
 
 type isWatchMetadataResponse_Message interface {
@@ -1307,13 +1317,14 @@ const file_leat_controller_v1_metadata_service_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x01 \x01(\x03R\n" +
 	"generation\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"\xd6\x02\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\xf0\x02\n" +
 	"\x15WatchMetadataResponse\x128\n" +
 	"\bposition\x18\x01 \x01(\v2\x1c.leat.controller.v1.PositionR\bposition\x12<\n" +
 	"\ainitial\x18\x02 \x01(\v2 .leat.controller.v1.WatchInitialH\x00R\ainitial\x12>\n" +
 	"\bsnapshot\x18\x03 \x01(\v2 .leat.controller.v1.SnapshotPartH\x00R\bsnapshot\x12;\n" +
 	"\x05delta\x18\x04 \x01(\v2#.leat.controller.v1.MetadataChangesH\x00R\x05delta\x12=\n" +
-	"\theartbeat\x18\x05 \x01(\v2\x1d.leat.controller.v1.HeartbeatH\x00R\theartbeatB\t\n" +
+	"\theartbeat\x18\x05 \x01(\v2\x1d.leat.controller.v1.HeartbeatH\x00R\theartbeat\x12\x18\n" +
+	"\apartial\x18\x06 \x01(\bR\apartialB\t\n" +
 	"\amessage\"\xcf\x01\n" +
 	"\fWatchInitial\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x125\n" +
