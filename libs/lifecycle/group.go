@@ -84,7 +84,7 @@ start:
 	if first != nil {
 		g.logger.Debug("part ended, stopping the others", "part", first.name, "error", first.err)
 	}
-	return g.stop(g.parts[:started])
+	return g.stop(g.parts[:started], ctx)
 }
 
 // start runs the part in a goroutine of its own.
@@ -107,12 +107,15 @@ func (p *part) start(base context.Context, ended chan<- *part) {
 // ErrEnded is the failure of a part that returned nil without being asked to.
 var ErrEnded = errors.New("ended without being asked to")
 
-// stop ends the parts in reverse and collects what went wrong.
-func (g *Group) stop(parts []*part) error {
+// stop ends the parts in reverse and collects what went wrong. A part that
+// returned by itself has failed, unless ctx has ended, which it may know from
+// elsewhere.
+func (g *Group) stop(parts []*part, ctx context.Context) error {
+	asked := ctx.Err() != nil
 	errs := make([]error, len(parts))
 	for i := len(parts) - 1; i >= 0; i-- {
 		p := parts[i]
-		early := p.finished()
+		early := !asked && p.finished()
 		p.cancel()
 		<-p.done
 		errs[i] = p.verdict(early)
