@@ -124,5 +124,8 @@ func (f *file) Close() error {
 		return &fs.PathError{Op: "close", Path: f.path, Err: fs.ErrClosed}
 	}
 	f.closed = true
+	if f.life == f.fs.life {
+		f.fs.open--
+	}
 	return nil
 }

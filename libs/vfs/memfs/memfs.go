@@ -23,6 +23,7 @@ type FS struct {
 	root  *node
 	life  int // counts crashes
 	locks map[string]int
+	open  int
 	clock time.Time // advances by a second with each write, so that tests repeat
 }
 
@@ -60,7 +61,14 @@ type change struct {
 // New returns an empty file system. Its root is "/"; relative paths begin there
 // too.
 func New() *FS {
-	return &FS{root: newDir(), locks: map[string]int{}, clock: time.Unix(1_000_000_000, 0)}
+	return &FS{root: newDir(), locks: map[string]int{}, clock: time.Unix(1_700_000_000, 0)}
+}
+
+// OpenFiles is the number of files opened since the last crash and not yet closed.
+func (f *FS) OpenFiles() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.open
 }
 
 func newDir() *node {
@@ -78,6 +86,7 @@ func (f *FS) Crash(keep func() int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.life++
+	f.open = 0
 	clear(f.locks)
 	if keep == nil {
 		keep = func() int { return 0 }
@@ -205,6 +214,7 @@ func (f *FS) openNode(op, path string, writable bool) (vfs.File, error) {
 	if n.dir {
 		return nil, &fs.PathError{Op: op, Path: path, Err: errors.New("is a directory")}
 	}
+	f.open++
 	return &file{fs: f, node: n, path: path, writable: writable, life: f.life}, nil
 }
 
