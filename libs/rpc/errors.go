@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 )
@@ -34,6 +36,10 @@ type Error struct {
 	RetryDelay time.Duration
 	// Leader tells where to go instead; nil if unknown.
 	Leader *typev1.LeaderHint
+	// Details are further messages for the status, after those that every error
+	// carries; whoever adds them keeps them within 4 KiB. They do not travel inside
+	// streams.
+	Details []proto.Message
 	// Cause is the error beneath, for logs and for errors.Is; it does not travel.
 	Cause error
 }
@@ -114,6 +120,13 @@ func (e *Error) WithAction(a typev1.Action) *Error {
 func (e *Error) WithLeader(id int32, addr string, epoch int64) *Error {
 	c := e.clone()
 	c.Leader = &typev1.LeaderHint{Id: id, Address: addr, Epoch: epoch}
+	return c
+}
+
+// WithDetails returns a copy with further messages for the status.
+func (e *Error) WithDetails(details ...proto.Message) *Error {
+	c := e.clone()
+	c.Details = append(slices.Clone(c.Details), details...)
 	return c
 }
 

@@ -46,6 +46,9 @@ func (e *Error) GRPCStatus() *status.Status {
 	// The metadata is in the ErrorInfo already; the other copies are small.
 	p.Metadata = nil
 	details = append(details, protoadapt.MessageV1Of(p))
+	for _, d := range e.Details {
+		details = append(details, protoadapt.MessageV1Of(d))
+	}
 	if withDetails, err := st.WithDetails(details...); err == nil {
 		return withDetails
 	}
