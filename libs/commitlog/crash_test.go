@@ -131,6 +131,9 @@ func TestCrashAtEveryStep(t *testing.T) {
 					break
 				}
 				recoverySteps++
+				if n := disk.OpenFiles(); n != 0 {
+					t.Fatalf("%s: %d files are open after a failed recovery", where, n)
+				}
 				disk.Crash(keeper(step + cut))
 			}
 			verifyAfterCrash(t, disk, &h, where)

@@ -34,11 +34,11 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 			err = errors.Join(err, l.release())
 		}
 	}()
-	bases, err := l.openFolder()
+	r := &recovery{l: l, o: &o, limit: max(o.RecoveryPoint, o.HighWatermark)}
+	bases, err := r.openFolder()
 	if err != nil {
 		return nil, RecoveryReport{}, err
 	}
-	r := &recovery{l: l, o: &o, limit: max(o.RecoveryPoint, o.HighWatermark)}
 	if len(bases) == 0 {
 		err = r.create()
 	} else {
@@ -54,12 +54,16 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 }
 
 // openFolder makes or checks the folder's identity and lists the segments.
-func (l *Log) openFolder() ([]int64, error) {
-	if err := l.fs.MkdirAll(l.dir); err != nil {
+func (r *recovery) openFolder() ([]int64, error) {
+	l := r.l
+	bases, err := listSegments(l.fs, l.dir)
+	if err != nil && !isNotExist(err) {
 		return nil, err
 	}
-	bases, err := listSegments(l.fs, l.dir)
-	if err != nil {
+	if len(bases) == 0 && r.limit > 0 {
+		return nil, &CorruptError{Path: l.dir, Offset: 0, Detail: fmt.Sprintf("there is no segment, and offsets below %d were durable", r.limit)}
+	}
+	if err := l.fs.MkdirAll(l.dir); err != nil {
 		return nil, err
 	}
 	m, err := ReadMetadata(l.fs, l.dir)
@@ -68,10 +72,7 @@ func (l *Log) openFolder() ([]int64, error) {
 		// The identity is durable before the first segment is made.
 		return nil, &CorruptError{Path: filepath.Join(l.dir, metadataFile), Offset: -1, Detail: "the file is missing although there are segments"}
 	case isNotExist(err):
-		if err := writeMetadata(l.fs, l.dir, l.id); err != nil {
-			return nil, err
-		}
-		return nil, l.fs.SyncDir(filepath.Dir(l.dir))
+		return nil, writeMetadata(l.fs, l.dir, l.id)
 	case err != nil:
 		return nil, err
 	case m.TopicID != l.id.TopicID:
@@ -104,11 +105,12 @@ type recovery struct {
 	epochs   epochCache // as found in the log so far
 }
 
-// create makes the first segment of a log, unless there was one once.
+// create makes the first segment of a log. The folder's own name is made durable
+// first: where there is a segment, it is.
 func (r *recovery) create() error {
 	l := r.l
-	if r.limit > 0 {
-		return &CorruptError{Path: l.dir, Offset: 0, Detail: fmt.Sprintf("there is no segment, and offsets below %d were durable", r.limit)}
+	if err := l.fs.SyncDir(filepath.Dir(l.dir)); err != nil {
+		return err
 	}
 	seg, err := createSegment(l.fs, l.dir, 0)
 	if err != nil {
