@@ -1,0 +1,3 @@
+// Package errorsdoc writes docs/errors.md from the table of reasons. The caller
+// has no duties.
+package errorsdoc
