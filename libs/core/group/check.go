@@ -1,0 +1,71 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Check looks over the whole shard and joins every rule that does not hold. Tests
+// and simulations call it after each Step; it reads everything, so services do not.
+func (s *State) Check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if s.phase != serving {
+		if s.flight != nil || s.gathering != nil {
+			bad("an append is open while the shard does not serve")
+		}
+		return errors.Join(errs...)
+	}
+	if s.flight == nil && s.gathering != nil {
+		bad("something is gathered and no append is on its way")
+	}
+	if s.flight != nil {
+		for _, h := range s.flight.held {
+			if h.cause > s.flight.began {
+				bad("%T of step %d waits for an append begun in step %d", h.effect, h.cause, s.flight.began)
+			}
+		}
+	}
+	for _, g := range s.groups {
+		g.check(bad)
+	}
+	return errors.Join(errs...)
+}
+
+func (g *group) check(bad func(string, ...any)) {
+	holders := make(map[Part]string)
+	wanted := make(map[Part]string)
+	for _, m := range g.sorted() {
+		if m.value.Epoch > g.epoch {
+			bad("group %s: member %s is in epoch %d, the group in %d", g.name, m.id, m.value.Epoch, g.epoch)
+		}
+		for p, h := range m.owned {
+			if other, ok := holders[p]; ok {
+				bad("group %s: partition %v is held by %s and %s", g.name, p, other, m.id)
+			}
+			holders[p] = m.id
+			if g.owner[p] != m.id {
+				bad("group %s: partition %v is held by %s, the index says %q", g.name, p, m.id, g.owner[p])
+			}
+			if h.epoch > g.epoch || h.confirmed && h.epoch > m.value.Epoch {
+				bad("group %s: member %s (epoch %d) holds %v since epoch %d, the group is in %d", g.name, m.id, m.value.Epoch, p, h.epoch, g.epoch)
+			}
+		}
+		for p := range m.target {
+			if other, ok := wanted[p]; ok {
+				bad("group %s: partition %v is meant for %s and %s", g.name, p, other, m.id)
+			}
+			wanted[p] = m.id
+			if g.wanted[p] != m.id {
+				bad("group %s: partition %v is meant for %s, the index says %q", g.name, p, m.id, g.wanted[p])
+			}
+		}
+		if m.attached && m.sent > g.epoch {
+			bad("group %s: member %s was sent epoch %d, the group is in %d", g.name, m.id, m.sent, g.epoch)
+		}
+	}
+	if len(holders) != len(g.owner) || len(wanted) != len(g.wanted) {
+		bad("group %s: the indexes of holders (%d, really %d) or targets (%d, really %d) are stale",
+			g.name, len(g.owner), len(holders), len(g.wanted), len(wanted))
+	}
+}

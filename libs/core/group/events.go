@@ -1,0 +1,154 @@
+package group
+
+import "time"
+
+// Event is something that happened. Req is a number that the caller draws, unique
+// among its unanswered requests of the shard; it comes back in exactly one Reply.
+type Event interface{ isEvent() }
+
+// Op numbers an Append or Barrier.
+type Op uint64
+
+type (
+	// Claim says that the shard is assigned to this process under the epoch.
+	Claim struct{ Epoch int64 }
+	// FenceResult answers a Fence. A fence that failed or is unknown is repeated
+	// with the next attempt.
+	FenceResult struct{ OK bool }
+	// Replayed brings one record of the log while loading, in log order.
+	Replayed struct{ KV KV }
+	// Loaded ends the load.
+	Loaded struct{}
+	// Deposed says that the shard belongs to somebody else, or that this process
+	// stops.
+	Deposed struct{}
+	// Topics brings the present topics, and the ids of those that have a deletion
+	// record. Offsets go only by the latter.
+	Topics struct {
+		View    *TopicView
+		Deleted []TopicID
+	}
+	// Open joins a group or resumes a membership.
+	Open struct {
+		Req                              uint64
+		Group, Member, Instance          string
+		Topics                           []string
+		Pattern                          string
+		Assignor                         string        // empty: whatever the group uses
+		SessionTimeout, RebalanceTimeout time.Duration // 0: the defaults
+		Attach                           int64         // 0: a new member
+		Owned                            []Owned       // what a resuming member holds
+		ClientID, ClientHost             string
+	}
+	// Ack says what a member holds, having taken in the assignment of Epoch.
+	Ack struct {
+		Group, Member string
+		Attach, Epoch int64
+		Owned         []Owned
+	}
+	// Commit commits offsets for a member.
+	Commit struct {
+		Req                     uint64
+		Group, Member           string
+		Attach, Epoch, Sequence int64
+		Offsets                 []OffsetCommit
+	}
+	// AdminCommit commits offsets for a group without members.
+	AdminCommit struct {
+		Req     uint64
+		Group   string
+		Offsets []OffsetCommit
+	}
+	// Ping asks for a sign that the membership stands.
+	Ping struct {
+		Req           uint64
+		Group, Member string
+		Attach        int64
+	}
+	// Revoking is a sign of life: the member has begun to give partitions up.
+	Revoking struct {
+		Group, Member string
+		Attach        int64
+	}
+	// Leave ends a membership. A static member only lets go of its partitions; its
+	// place is kept until its session timeout.
+	Leave struct {
+		Req           uint64
+		Group, Member string
+		Attach        int64
+	}
+	// Gone says that the member's stream broke. The member is detached until it
+	// resumes or its session lapses; this is never a leave.
+	Gone struct {
+		Group, Member string
+		Attach        int64
+	}
+	// FetchOffsets asks for committed offsets; no Parts: all that exist.
+	FetchOffsets struct {
+		Req   uint64
+		Group string
+		Parts []Part
+	}
+	// Describe asks for everything about a group.
+	Describe struct {
+		Req   uint64
+		Group string
+	}
+	// Delete deletes a group without members.
+	Delete struct {
+		Req   uint64
+		Group string
+	}
+	// Committed says that an Append or Barrier is durable.
+	Committed struct{ Op Op }
+	// Failed says that an Append or Barrier is not known to be durable.
+	Failed struct {
+		Op   Op
+		Kind FailKind
+	}
+	// Tick lets time pass.
+	Tick struct{}
+)
+
+// OffsetCommit is one offset of a commit. AssignmentEpoch names the tenure; an
+// administrator's commit ignores it.
+type OffsetCommit struct {
+	Part
+	NextOffset      int64
+	LeaderEpoch     int32
+	Metadata        string
+	AssignmentEpoch int64
+}
+
+// FailKind says what is known about a failed append.
+type FailKind uint8
+
+// The kinds of failures.
+const (
+	// NotDone: nothing of it is in the log nor will be; it is tried again.
+	NotDone FailKind = iota + 1
+	// Unknown: it may be in the log, or the log refused the fence. The state is
+	// dropped and loaded again under the next attempt.
+	Unknown
+)
+
+func (Claim) isEvent()        {}
+func (FenceResult) isEvent()  {}
+func (Replayed) isEvent()     {}
+func (Loaded) isEvent()       {}
+func (Deposed) isEvent()      {}
+func (Topics) isEvent()       {}
+func (Open) isEvent()         {}
+func (Ack) isEvent()          {}
+func (Commit) isEvent()       {}
+func (AdminCommit) isEvent()  {}
+func (Ping) isEvent()         {}
+func (Revoking) isEvent()     {}
+func (Leave) isEvent()        {}
+func (Gone) isEvent()         {}
+func (FetchOffsets) isEvent() {}
+func (Describe) isEvent()     {}
+func (Delete) isEvent()       {}
+func (Committed) isEvent()    {}
+func (Failed) isEvent()       {}
+func (Tick) isEvent()         {}

@@ -1,0 +1,448 @@
+package group
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+var (
+	topicA = Topic{ID: topicID(1), Name: "a", Partitions: 4}
+	a0     = Part{topicA.ID, 0}
+	a1     = Part{topicA.ID, 1}
+	a2     = Part{topicA.ID, 2}
+	a3     = Part{topicA.ID, 3}
+)
+
+func wantReason(t *testing.T, err *Error, want Reason) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("nothing was refused, want reason %d", want)
+	}
+	if err.Reason != want {
+		t.Fatalf("refused with reason %d (%v), want %d", err.Reason, err, want)
+	}
+}
+
+func wantHeld(t *testing.T, p *peer, want ...Part) {
+	t.Helper()
+	if len(p.held) != len(want) {
+		t.Fatalf("%s holds %v, want %v", p.id, p.held, want)
+	}
+	for _, part := range want {
+		if _, ok := p.held[part]; !ok {
+			t.Fatalf("%s holds %v, want %v", p.id, p.held, want)
+		}
+	}
+}
+
+func TestFirstMemberGetsEverythingAtOnce(t *testing.T) {
+	h := newShard(t, DefaultConfig(), topicA)
+	m := h.peer("m1", "a").join()
+	wantHeld(t, m, a0, a1, a2, a3)
+	if d := h.describe("g"); d.Status != StatusStable || d.Epoch != 1 || d.Members[0].Epoch != 1 {
+		t.Fatalf("described as %+v", d)
+	}
+}
+
+func TestTwoMembersShareAndALeaveHandsOverAtOnce(t *testing.T) {
+	h := newShard(t, DefaultConfig(), topicA)
+	m1 := h.peer("m1", "a").join()
+	m2 := h.peer("m2", "a").join()
+	if len(m2.held) != 0 {
+		t.Fatalf("m2 holds %v before the joins were gathered", m2.held)
+	}
+	h.pass(DefaultConfig().JoinDelay)
+	m1.read()
+	m2.read()
+	if len(m1.held) != 2 || len(m2.held) != 2 {
+		t.Fatalf("m1 holds %v and m2 %v, want two each", m1.held, m2.held)
+	}
+	if err := m1.commit(firstOf(m1), 7); err != nil {
+		t.Fatal(err)
+	}
+	m1.leave()
+	m2.read()
+	wantHeld(t, m2, a0, a1, a2, a3)
+}
+
+func firstOf(p *peer) Part {
+	for _, part := range []Part{a0, a1, a2, a3} {
+		if _, ok := p.held[part]; ok {
+			return part
+		}
+	}
+	return Part{}
+}
+
+func TestThousandJoinsCostOneAssignment(t *testing.T) {
+	h := newShard(t, DefaultConfig(), Topic{ID: topicID(1), Name: "a", Partitions: 5000})
+	h.lax = true
+	first := h.peer("m0000", "a").join()
+	for i := 1; i < 1000; i++ {
+		h.peer(fmt.Sprintf("m%04d", i), "a").join()
+	}
+	before := h.describe("g").Epoch
+	h.pass(DefaultConfig().JoinDelay)
+	first.read()
+	if got := h.describe("g").Epoch - before; got != 1 {
+		t.Fatalf("the joins cost %d assignments, want 1", got)
+	}
+	if len(first.held) != 5 {
+		t.Fatalf("the first member holds %d partitions, want 5", len(first.held))
+	}
+}
+
+func TestNewOwnerWaitsForTheOldOne(t *testing.T) {
+	h := newShard(t, DefaultConfig(), topicA)
+	m1 := h.peer("m1", "a")
+	m1.slow = true
+	m1.join()
+	m2 := h.peer("m2", "a").join()
+	h.pass(DefaultConfig().JoinDelay)
+	m1.read()
+	m2.read()
+	wantHeld(t, m2)
+	// What is being given up still commits.
+	for part, epoch := range m1.revoking {
+		m1.seq++
+		if err := m1.commitAs(m1.attach, m1.epoch, m1.seq, OffsetCommit{Part: part, NextOffset: 9, AssignmentEpoch: epoch}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m1.giveUp()
+	m2.read()
+	if len(m2.held) != 2 {
+		t.Fatalf("m2 holds %v after the revocation, want two", m2.held)
+	}
+	last := h.sent[len(h.sent)-1].Message.(Assignment)
+	for _, at := range last.Partitions {
+		if at.Start != 9 {
+			t.Fatalf("m2 starts %v at %d, want the commit made during the revocation, 9", at.Part, at.Start)
+		}
+	}
+}
+
+// case 24: a member gets its id and dies before it says another word. The
+// rebalance completes when its session times out.
+func TestMemberThatDiesAfterJoining(t *testing.T) {
+	cfg := DefaultConfig()
+	h := newShard(t, cfg, topicA)
+	m1 := h.peer("m1", "a").join()
+	dead := h.peer("m2", "a")
+	if err := dead.tryJoin(); err != nil {
+		t.Fatal(err)
+	}
+	dead.gone()
+	h.pass(cfg.JoinDelay)
+	m1.read()
+	if len(m1.held) != 2 {
+		t.Fatalf("m1 holds %v while the dead member's session runs, want two", m1.held)
+	}
+	h.pass(cfg.SessionTimeout / 2)
+	if err := m1.ping(); err != nil {
+		t.Fatal(err)
+	}
+	h.pass(cfg.SessionTimeout / 2)
+	m1.read()
+	wantHeld(t, m1, a0, a1, a2, a3)
+	if h.describe("g").Status != StatusStable {
+		t.Fatal("the rebalance did not complete")
+	}
+}
+
+// case 25: a partition pending revocation is returned to the same member before
+// its acknowledgement is handled, and members are added. Never two owners.
+func TestRevocationTakenBackBeforeItsAcknowledgement(t *testing.T) {
+	cfg := DefaultConfig()
+	h := newShard(t, cfg, topicA)
+	m1 := h.peer("m1", "a").join()
+	m2 := h.peer("m2", "a").join()
+	h.pass(cfg.JoinDelay)
+	// m1 takes the revocation in; its acknowledgement stays on its way.
+	late := h.sent[len(h.sent)-1].Message.(Assignment)
+	m1.take(late)
+	acknowledgement := Ack{Group: "g", Member: "m1", Attach: m1.attach, Epoch: m1.epoch, Owned: m1.owned()}
+	m1.seen = len(h.sent)
+	// m2 leaves again: everything goes back to m1.
+	m2.leave()
+	back := h.sent[len(h.sent)-1]
+	if back.Member != "m1" || len(back.Message.(Assignment).Partitions) != 4 {
+		t.Fatalf("after the leave %+v was sent, want all four to m1", back)
+	}
+	// The old acknowledgement arrives now, then a third member joins.
+	h.step(acknowledgement)
+	if d := h.describe("g"); len(d.Members[0].Owned) != 4 {
+		t.Fatalf("an acknowledgement of the earlier epoch ended a newer tenure: %+v", d.Members[0].Owned)
+	}
+	m1.slow = true
+	m1.read()
+	wantHeld(t, m1, a0, a1, a2, a3)
+	m3 := h.peer("m3", "a").join()
+	h.pass(cfg.JoinDelay)
+	m1.read()
+	m3.read()
+	wantHeld(t, m3)
+	m1.giveUp()
+	m3.read()
+	for part := range m3.held {
+		if _, both := m1.held[part]; both {
+			t.Fatalf("%v is held by m1 and m3", part)
+		}
+	}
+	if len(m3.held) != 2 {
+		t.Fatalf("m3 holds %v, want two", m3.held)
+	}
+}
+
+// case 26: two processes with the same instance id, the second joins in the middle
+// of a rebalance. The older is fenced at once.
+func TestSameInstanceJoinsMidRebalance(t *testing.T) {
+	cfg := DefaultConfig()
+	h := newShard(t, cfg, topicA)
+	m1 := h.peer("m1", "a")
+	m1.instance, m1.slow = "i1", true
+	m1.join()
+	other := h.peer("m2", "a").join()
+	h.pass(cfg.JoinDelay)
+	m1.read() // two partitions are being revoked from m1
+	again := h.peer("m3", "a")
+	again.instance = "i1"
+	again.join()
+	held := firstOf(m1)
+	epoch := m1.held[held]
+	attach, member := m1.attach, m1.epoch
+	wantReason(t, m1.commitAs(attach, member, 1, OffsetCommit{Part: held, NextOffset: 5, AssignmentEpoch: epoch}), ReasonInstanceFenced)
+	if got := h.offset(held); got != -1 {
+		t.Fatalf("the fenced member moved the offset to %d", got)
+	}
+	m1.read()
+	wantReason(t, m1.fenced, ReasonInstanceFenced)
+	wantHeld(t, again) // not before the older's stream has ended
+	m1.gone()
+	again.read()
+	other.read()
+	if len(again.held) != 2 || len(other.held) != 2 {
+		t.Fatalf("the newcomer holds %v and m2 %v, want two each", again.held, other.held)
+	}
+	wantReason(t, m1.tryJoin(), ReasonUnknownMember)
+}
+
+func TestStaticMembersRestartInTurnMovesNothing(t *testing.T) {
+	cfg := DefaultConfig()
+	h := newShard(t, cfg, Topic{ID: topicID(1), Name: "a", Partitions: 20})
+	peers := make([]*peer, 10)
+	for i := range peers {
+		peers[i] = h.peer(fmt.Sprintf("life1-%d", i), "a")
+		peers[i].instance = fmt.Sprintf("i%d", i)
+		peers[i].join()
+	}
+	h.pass(cfg.JoinDelay)
+	for range 3 {
+		for _, p := range peers {
+			p.read()
+		}
+	}
+	epoch := h.describe("g").Epoch
+	for i, old := range peers {
+		held := old.held
+		if i%2 == 0 {
+			old.gone()
+		} else {
+			old.leave()
+		}
+		h.pass(cfg.SessionTimeout / 3)
+		for _, p := range peers {
+			if p != old && p.ping() != nil {
+				t.Fatal("a ping failed")
+			}
+		}
+		next := h.peer(fmt.Sprintf("life2-%d", i), "a")
+		next.instance = old.instance
+		next.join()
+		peers[i] = next
+		if i%2 == 0 && len(next.held) != len(held) {
+			t.Fatalf("instance %d came back to %v, had %v", i, next.held, held)
+		}
+		if len(next.held) != 2 {
+			t.Fatalf("instance %d came back to %v", i, next.held)
+		}
+	}
+	if d := h.describe("g"); d.Epoch != epoch || d.Status != StatusStable {
+		t.Fatalf("the restarts moved the group from epoch %d to %d, status %d", epoch, d.Epoch, d.Status)
+	}
+}
+
+// case 27: a member pauses past its session, resumes, and commits. The commit is
+// rejected, the offset is unchanged, the member joins anew.
+func TestCommitAfterALapsedSession(t *testing.T) {
+	cfg := DefaultConfig()
+	h := newShard(t, cfg, topicA)
+	m1 := h.peer("m1", "a").join()
+	if err := m1.commit(a0, 10); err != nil {
+		t.Fatal(err)
+	}
+	m2 := h.peer("m2", "a").join()
+	h.pass(cfg.JoinDelay)
+	m2.read()
+	for range 4 {
+		h.pass(cfg.SessionTimeout / 3)
+		if err := m2.ping(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m2.read()
+	wantHeld(t, m2, a0, a1, a2, a3)
+	wantReason(t, m1.commit(a0, 99), ReasonUnknownMember)
+	if got := h.offset(a0); got != 10 {
+		t.Fatalf("the offset is %d, want 10", got)
+	}
+	m1.read()
+	wantReason(t, m1.fenced, ReasonUnknownMember)
+	wantReason(t, m1.tryJoin(), ReasonUnknownMember)
+	anew := h.peer("m1b", "a").join()
+	h.pass(cfg.JoinDelay)
+	m2.read()
+	anew.read()
+	if len(anew.held) != 2 {
+		t.Fatalf("the member joined anew and holds %v", anew.held)
+	}
+}
+
+func TestCommitRule(t *testing.T) {
+	h := newShard(t, DefaultConfig(), topicA)
+	m := h.peer("m1", "a").join()
+	at := func(epoch int64, part Part) OffsetCommit {
+		return OffsetCommit{Part: part, NextOffset: 50, AssignmentEpoch: epoch}
+	}
+	if err := m.commitAs(1, 1, 5, OffsetCommit{Part: a0, NextOffset: 20, AssignmentEpoch: 1}); err != nil {
+		t.Fatal(err)
+	}
+	long := at(1, a0)
+	long.Metadata = string(make([]byte, 4097))
+	negative := at(1, a0)
+	negative.NextOffset = -1
+	for _, c := range []struct {
+		name               string
+		attach, epoch, seq int64
+		offset             OffsetCommit
+		want               Reason
+	}{
+		{"sequence repeated", 1, 1, 5, at(1, a0), ReasonStaleCommit},
+		{"sequence below", 1, 1, 4, at(1, a0), ReasonStaleCommit},
+		{"attach above", 2, 1, 6, at(1, a0), ReasonUnknownMember},
+		{"attach below", 0, 1, 6, at(1, a0), ReasonStreamSuperseded},
+		{"epoch above the member's", 1, 2, 6, at(1, a0), ReasonStaleCommit},
+		{"epoch below the assignment's", 1, 0, 6, at(1, a0), ReasonStaleCommit},
+		{"another tenure", 1, 1, 6, at(0, a0), ReasonStaleCommit},
+		{"not held", 1, 1, 6, at(1, Part{topicA.ID, 9}), ReasonStaleCommit},
+		{"metadata too long", 1, 1, 6, long, ReasonOffsetMetadataTooLarge},
+		{"negative", 1, 1, 6, negative, ReasonInvalidRequest},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			wantReason(t, m.commitAs(c.attach, c.epoch, c.seq, c.offset), c.want)
+			if got := h.offset(a0); got != 20 {
+				t.Fatalf("the offset is %d, want 20", got)
+			}
+		})
+	}
+	// A deliberate seek may move back.
+	if err := m.commitAs(1, 1, 6, OffsetCommit{Part: a0, NextOffset: 3, AssignmentEpoch: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.offset(a0); got != 3 {
+		t.Fatalf("the offset is %d, want 3", got)
+	}
+}
+
+func TestResumeEndsTheOlderStream(t *testing.T) {
+	h := newShard(t, DefaultConfig(), topicA)
+	m := h.peer("m1", "a").join()
+	old := *m
+	m.join()
+	if m.attach != 2 {
+		t.Fatalf("resumed with attach %d, want 2", m.attach)
+	}
+	wantHeld(t, m, a0, a1, a2, a3)
+	if h.describe("g").Epoch != 1 {
+		t.Fatal("a resume moved the group")
+	}
+	found := false
+	for _, s := range h.sent {
+		if f, ok := s.Message.(Fenced); ok && s.Attach == 1 {
+			wantReason(t, f.Err, ReasonStreamSuperseded)
+			found = true
+		}
+	}
+	if !found {
+		t.Fatal("the older stream was not ended")
+	}
+	wantReason(t, old.commitAs(1, 1, 100, OffsetCommit{Part: a0, NextOffset: 1, AssignmentEpoch: 1}), ReasonStreamSuperseded)
+	// The older stream's end comes late and detaches nobody.
+	old.gone()
+	h.pass(DefaultConfig().SessionTimeout - time.Second)
+	if err := m.commit(a0, 4); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBrokenStreamIsNoLeave(t *testing.T) {
+	cfg := DefaultConfig()
+	h := newShard(t, cfg, topicA)
+	m1 := h.peer("m1", "a").join()
+	m1.gone()
+	h.pass(cfg.SessionTimeout - time.Millisecond)
+	if d := h.describe("g"); len(d.Members) != 1 || len(d.Members[0].Owned) != 4 {
+		t.Fatalf("described as %+v before the session timeout", d)
+	}
+	h.pass(time.Millisecond)
+	if d := h.describe("g"); len(d.Members) != 0 || d.Status != StatusEmpty {
+		t.Fatalf("described as %+v after the session timeout", d)
+	}
+}
+
+func TestMemberThatNeverAcknowledgesIsRemoved(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.RebalanceTimeout = 20 * time.Second
+	h := newShard(t, cfg, topicA)
+	m1 := h.peer("m1", "a")
+	m1.slow = true
+	m1.join()
+	m2 := h.peer("m2", "a").join()
+	h.pass(cfg.JoinDelay)
+	m1.read()
+	m2.read()
+	for range 4 {
+		h.pass(5 * time.Second)
+		m1.ping() // alive, and slow all the same
+		m2.ping()
+	}
+	m1.read()
+	wantReason(t, m1.fenced, ReasonMemberFenced)
+	m2.read()
+	wantHeld(t, m2, a0, a1, a2, a3)
+}
+
+// case 28: offsets do not expire while the group has members, however long it
+// lasts and however often it rebalances.
+func TestOffsetsOutliveRebalances(t *testing.T) {
+	cfg := DefaultConfig()
+	h := newShard(t, cfg, topicA)
+	m := h.peer("m1", "a").join()
+	if err := m.commit(a0, 42); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		p := h.peer(fmt.Sprintf("x%d", i), "a").join()
+		h.pass(cfg.SessionTimeout / 2)
+		if err := m.ping(); err != nil {
+			t.Fatal(err)
+		}
+		m.read()
+		p.leave()
+		m.read()
+	}
+	if got := h.offset(a0); got != 42 {
+		t.Fatalf("the offset is %d, want 42", got)
+	}
+}

@@ -1,0 +1,98 @@
+package group
+
+// Kind is the kind of a record of a shard.
+type Kind uint8
+
+// The kinds of records.
+const (
+	KindGroup Kind = iota + 1
+	KindMember
+	KindTarget
+	KindOffset
+	KindLedger
+	KindBarrier
+)
+
+// Key identifies a record; the newest value of a key holds.
+type Key struct {
+	Kind   Kind
+	Group  string
+	Member string
+	Part   Part
+	Slot   int32
+}
+
+// Value is what a key holds: one of the types below, or nil for a tombstone.
+type Value interface{ isValue() }
+
+// KV is a record of the shard.
+type KV struct {
+	Key   Key
+	Value Value
+}
+
+// GroupValue is a group.
+type GroupValue struct {
+	Epoch    int64
+	Assignor string
+	Deleting bool
+}
+
+// MemberValue is a member and what it holds.
+type MemberValue struct {
+	InstanceID       string
+	Topics           []string
+	Pattern          string
+	Attach           int64
+	Epoch            int64
+	Owned            []Owned // in order, revoking ones included
+	SessionTimeout   int64   // milliseconds
+	RebalanceTimeout int64   // milliseconds
+	ClientID         string
+	ClientHost       string
+	// ReplacedBy is the member that took over the instance id; empty: none. A
+	// replaced member commits nothing.
+	ReplacedBy string
+}
+
+// TargetValue is what a member should hold.
+type TargetValue struct {
+	Epoch int64
+	Parts []Part // in order
+}
+
+// OffsetValue is a committed offset.
+type OffsetValue struct {
+	NextOffset  int64
+	LeaderEpoch int32
+	Metadata    string
+	// Member, Attach and Sequence say whose commit it was. Attach 0: nobody's, an
+	// administrator or the coordinator wrote it.
+	Member   string
+	Attach   int64
+	Sequence int64
+	CommitMs int64
+}
+
+// LedgerValue explains a rebalance.
+type LedgerValue struct {
+	Epoch  int64
+	Cause  string
+	TimeMs int64
+	Moved  int32
+}
+
+func (GroupValue) isValue()  {}
+func (MemberValue) isValue() {}
+func (TargetValue) isValue() {}
+func (OffsetValue) isValue() {}
+func (LedgerValue) isValue() {}
+
+// ledgerSlots is how many rebalances are remembered.
+const ledgerSlots = 64
+
+func groupKey(g string) Key           { return Key{Kind: KindGroup, Group: g} }
+func memberKey(g, m string) Key       { return Key{Kind: KindMember, Group: g, Member: m} }
+func targetKey(g, m string) Key       { return Key{Kind: KindTarget, Group: g, Member: m} }
+func offsetKey(g string, p Part) Key  { return Key{Kind: KindOffset, Group: g, Part: p} }
+func ledgerKey(g string, s int32) Key { return Key{Kind: KindLedger, Group: g, Slot: s} }

@@ -1,0 +1,510 @@
+package group
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// phase is where a shard stands.
+type phase uint8
+
+const (
+	idle    phase = iota // not ours
+	fencing              // ours, the first append of this attempt is on its way
+	loading              // fenced, reading the log
+	serving
+)
+
+// State is one shard. It is not safe for use by several goroutines at once.
+type State struct {
+	cfg     Config
+	phase   phase
+	epoch   int64
+	attempt int32
+	groups  map[string]*group
+	view    *TopicView
+	// deleted holds every topic id seen with a deletion record: nothing is
+	// committed for them any more.
+	deleted map[TopicID]bool
+
+	// flight is the append on its way, gathering what the next one will carry. An
+	// answer is put into gathering when its cause arrives, and released when the
+	// append that carries it has committed, which therefore began later.
+	flight, gathering *op
+	lastOp            Op
+	retryAt           time.Duration // when flight, or the fence, is tried again; 0: no need
+	wake              time.Duration // earliest time at which something may be due; 0: none
+	toldWake          time.Duration
+	dirty             map[string]bool // groups to rebalance at the end of this step
+	step              uint64
+	out               []Effect
+}
+
+// op is one append or barrier with the answers that wait for it.
+type op struct {
+	id    Op
+	kvs   []KV
+	held  []held
+	began uint64 // step in which its append was asked for; 0: not yet
+}
+
+// held is an answer with the step of its cause.
+type held struct {
+	effect Effect
+	cause  uint64
+}
+
+// group is a consumer group.
+type group struct {
+	name      string
+	epoch     int64
+	assignor  string
+	deleting  bool
+	members   map[string]*member
+	instances map[string]string // instance id to the member that has it now
+	owner     map[Part]string   // who holds a partition, revoking included
+	wanted    map[Part]string   // who should hold it
+	offsets   map[Part]OffsetValue
+	ledger    map[int32]LedgerValue
+
+	rebalanceAt time.Duration // when joins have been waited for; 0: nothing is due
+	cause       string
+	causes      int
+}
+
+// member is a member of a group.
+type member struct {
+	id        string
+	value     MemberValue // Owned is filled in from owned when it is written
+	owned     map[Part]*holding
+	target    map[Part]bool
+	targetAt  int64 // epoch of the target; meaningful with hasTarget
+	hasTarget bool
+	pattern   *matcher
+
+	attached bool
+	fresh    bool // subscribed anew since the last rebalance
+	seen     time.Duration
+	mustSend bool // the first answer on a stream comes even if nothing changed
+	sent     int64
+	sentAt   time.Duration // since when an assignment is unacknowledged; 0: none is
+}
+
+// holding is a tenure as far as the coordinator knows.
+type holding struct {
+	epoch    int64
+	revoking bool
+	// confirmed: the member has listed this tenure itself.
+	confirmed bool
+	// revokeEpoch is the epoch of the assignment that revoked it.
+	revokeEpoch int64
+	// since is when it was given or revoked; the rebalance timeout runs from it.
+	since time.Duration
+}
+
+// New makes a shard that nobody owns. The config must be valid.
+func New(cfg Config) *State {
+	return &State{
+		cfg:     cfg,
+		groups:  make(map[string]*group),
+		view:    NewTopicView(nil),
+		deleted: make(map[TopicID]bool),
+		dirty:   make(map[string]bool),
+	}
+}
+
+// Serving says whether the shard is fenced and loaded.
+func (s *State) Serving() bool { return s.phase == serving }
+
+// Step takes in one event and returns what to do, in order. Now never goes back.
+func (s *State) Step(now Now, ev Event) []Effect {
+	s.step++
+	s.out = nil
+	switch e := ev.(type) {
+	case Claim:
+		s.claim(e)
+	case FenceResult:
+		s.fenceResult(now, e)
+	case Replayed:
+		if s.phase == loading {
+			s.replay(e.KV)
+		}
+	case Loaded:
+		if s.phase == loading {
+			s.loaded(now)
+		}
+	case Deposed:
+		s.drop(false)
+		s.phase = idle
+	case Topics:
+		s.topics(now, e)
+	case Committed:
+		s.committed(e)
+	case Failed:
+		s.failed(now, e)
+	case Tick:
+		s.tick(now)
+	default:
+		s.request(now, ev)
+	}
+	s.finish(now)
+	return s.out
+}
+
+// request handles what comes from members and administrators.
+func (s *State) request(now Now, ev Event) {
+	if refusal := s.refusal(); refusal != nil {
+		if req, ok := requestOf(ev); ok {
+			s.out = append(s.out, Reply{Req: req, Err: refusal})
+			return
+		}
+		if s.phase != serving {
+			return
+		}
+	}
+	switch e := ev.(type) {
+	case Open:
+		s.open(now, e)
+	case Ack:
+		s.ack(now, e)
+	case Commit:
+		s.commit(now, e)
+	case AdminCommit:
+		s.adminCommit(now, e)
+	case Ping:
+		s.ping(now, e)
+	case Revoking:
+		if m := s.current(e.Group, e.Member, e.Attach); m != nil {
+			s.sign(m, now)
+		}
+	case Leave:
+		s.leave(now, e)
+	case Gone:
+		s.gone(now, e)
+	case FetchOffsets:
+		s.fetchOffsets(e)
+	case Describe:
+		s.describe(e)
+	case Delete:
+		s.deleteGroup(e)
+	}
+}
+
+// refusal says why no request can be looked at now; nil: it can.
+func (s *State) refusal() *Error {
+	switch {
+	case s.phase == idle:
+		return errorf(ReasonShardLost, "this coordinator does not own the group's shard; ask for the owner and try there")
+	case s.phase != serving:
+		return errorf(ReasonLoading, "the group's shard is being loaded; try again shortly")
+	case s.gathering != nil && len(s.gathering.held) >= s.cfg.MaxQueued:
+		return errorf(ReasonOverloaded, "%d answers already wait for the log of the group's shard; try again later", len(s.gathering.held))
+	}
+	return nil
+}
+
+// requestOf finds the request number of events that are answered.
+func requestOf(ev Event) (uint64, bool) {
+	switch e := ev.(type) {
+	case Open:
+		return e.Req, true
+	case Commit:
+		return e.Req, true
+	case AdminCommit:
+		return e.Req, true
+	case Ping:
+		return e.Req, true
+	case Leave:
+		return e.Req, true
+	case FetchOffsets:
+		return e.Req, true
+	case Describe:
+		return e.Req, true
+	case Delete:
+		return e.Req, true
+	}
+	return 0, false
+}
+
+// claim begins a new ownership. A repeated or older claim changes nothing.
+func (s *State) claim(e Claim) {
+	if s.phase != idle && e.Epoch <= s.epoch {
+		return
+	}
+	if s.phase != idle {
+		s.drop(true)
+	}
+	s.epoch, s.attempt = e.Epoch, 0
+	s.phase, s.retryAt = fencing, 0
+	s.out = append(s.out, Fence{Epoch: s.epoch, Attempt: s.attempt})
+}
+
+func (s *State) fenceResult(now Now, e FenceResult) {
+	if s.phase != fencing {
+		return
+	}
+	if !e.OK {
+		s.attempt++
+		s.due(&s.retryAt, now.Mono+s.cfg.RetryDelay)
+		return
+	}
+	s.phase = loading
+	s.groups = make(map[string]*group)
+	s.out = append(s.out, Load{})
+}
+
+// drop forgets everything, answering what waits. What was gathered was never sent,
+// so it is not done; of what is in flight nothing is known.
+func (s *State) drop(reload bool) {
+	if s.phase == idle {
+		return
+	}
+	reason, text := ReasonShardLost, "this coordinator lost the group's shard; ask for the owner"
+	if reload {
+		reason, text = ReasonLoading, "the group's shard is loaded again after an append whose outcome is unknown; try again shortly"
+	}
+	for _, o := range []*op{s.flight, s.gathering} {
+		if o == nil {
+			continue
+		}
+		for _, h := range o.held {
+			if r, ok := h.effect.(Reply); ok {
+				s.out = append(s.out, Reply{Req: r.Req, Err: &Error{Reason: reason, Message: text, Unknown: o.began != 0}})
+			}
+		}
+	}
+	s.flight, s.gathering, s.retryAt = nil, nil, 0
+	s.groups = make(map[string]*group)
+	clear(s.dirty)
+	s.wake = 0
+	s.out = append(s.out, Abandon{Reload: reload})
+}
+
+func (s *State) committed(e Committed) {
+	if s.flight == nil || s.flight.id != e.Op {
+		return
+	}
+	done := s.flight
+	s.flight = nil
+	for _, h := range done.held {
+		s.out = append(s.out, h.effect)
+	}
+}
+
+func (s *State) failed(now Now, e Failed) {
+	if s.flight == nil || s.flight.id != e.Op {
+		return
+	}
+	if e.Kind == NotDone {
+		s.due(&s.retryAt, now.Mono+s.cfg.RetryDelay)
+		return
+	}
+	s.drop(true)
+	s.phase = fencing
+	s.attempt++
+	s.out = append(s.out, Fence{Epoch: s.epoch, Attempt: s.attempt})
+}
+
+// due sets a deadline and sees to it that a Tick comes by then.
+func (s *State) due(at *time.Duration, when time.Duration) {
+	*at = when
+	s.wakeBy(when)
+}
+
+func (s *State) wakeBy(when time.Duration) {
+	if s.wake == 0 || when < s.wake {
+		s.wake = when
+	}
+}
+
+// hold keeps an answer until an append or barrier begun after now has committed.
+func (s *State) hold(e Effect) {
+	if s.gathering == nil {
+		s.gathering = &op{}
+	}
+	s.gathering.held = append(s.gathering.held, held{effect: e, cause: s.step})
+}
+
+func (s *State) reply(req uint64, r Result)  { s.hold(Reply{Req: req, Result: r}) }
+func (s *State) refuse(req uint64, e *Error) { s.hold(Reply{Req: req, Err: e}) }
+
+// write adds a record to the next append.
+func (s *State) write(k Key, v Value) {
+	if s.gathering == nil {
+		s.gathering = &op{}
+	}
+	s.gathering.kvs = append(s.gathering.kvs, KV{Key: k, Value: v})
+}
+
+// finish does what is due at the end of each step: rebalances, the next append,
+// and the wake-up.
+func (s *State) finish(now Now) {
+	if s.phase == serving {
+		for _, name := range slices.Sorted(maps.Keys(s.dirty)) {
+			if g := s.groups[name]; g != nil {
+				s.rebalance(now, g)
+			}
+		}
+		clear(s.dirty)
+		if s.flight == nil && s.gathering != nil {
+			s.flight, s.gathering = s.gathering, nil
+			s.lastOp++
+			s.flight.id, s.flight.began = s.lastOp, s.step
+			s.emitFlight()
+		}
+	}
+	if s.wake != 0 && s.wake != s.toldWake {
+		s.out = append(s.out, WakeAt{Mono: s.wake})
+	}
+	s.toldWake = s.wake
+}
+
+func (s *State) emitFlight() {
+	if len(s.flight.kvs) == 0 {
+		s.out = append(s.out, Barrier{Op: s.flight.id})
+		return
+	}
+	s.out = append(s.out, Append{Op: s.flight.id, KVs: s.flight.kvs})
+}
+
+// tick retries, expels the silent and the slow, and starts rebalances whose time
+// has come. Deadlines of members only move away as they give signs of life, so
+// wake is a lower bound and looking at everything is needed only when it passes.
+func (s *State) tick(now Now) {
+	if s.wake == 0 || now.Mono < s.wake {
+		s.toldWake = 0 // woken early: ask again
+		return
+	}
+	s.wake, s.toldWake = 0, 0
+	if s.retryAt != 0 {
+		if now.Mono >= s.retryAt {
+			s.retryAt = 0
+			switch {
+			case s.phase == fencing:
+				s.out = append(s.out, Fence{Epoch: s.epoch, Attempt: s.attempt})
+			case s.flight != nil:
+				s.emitFlight()
+			}
+		} else {
+			s.wakeBy(s.retryAt)
+		}
+	}
+	if s.phase != serving {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.groups)) {
+		s.tickGroup(now, s.groups[name])
+	}
+}
+
+func (s *State) tickGroup(now Now, g *group) {
+	for _, m := range g.sorted() {
+		at, err := m.deadline()
+		if now.Mono >= at {
+			s.expel(now, g, m, err())
+			continue
+		}
+		s.wakeBy(at)
+	}
+	if g.rebalanceAt == 0 {
+		return
+	}
+	if now.Mono >= g.rebalanceAt {
+		s.dirty[g.name] = true
+		return
+	}
+	s.wakeBy(g.rebalanceAt)
+}
+
+// topics takes in a new view. Groups that subscribe to what changed get a new
+// target; offsets go with deletion records.
+func (s *State) topics(now Now, e Topics) {
+	old := s.view
+	if e.View != nil {
+		s.view = e.View
+	}
+	var gone []TopicID
+	for _, id := range e.Deleted {
+		if !s.deleted[id] {
+			s.deleted[id] = true
+			gone = append(gone, id)
+		}
+	}
+	if s.phase != serving {
+		return
+	}
+	changed := changedNames(old, s.view)
+	for _, name := range slices.Sorted(maps.Keys(s.groups)) {
+		g := s.groups[name]
+		s.dropOffsets(g, gone)
+		if len(changed) > 0 && g.subscribes(changed) {
+			g.because("the topics subscribed to changed")
+			s.dirty[g.name] = true
+		}
+	}
+}
+
+// group finds a group, making it where create is set.
+func (s *State) group(name string, create bool) *group {
+	g := s.groups[name]
+	if g == nil && create {
+		g = newGroup(name)
+		s.groups[name] = g
+	}
+	return g
+}
+
+func newGroup(name string) *group {
+	return &group{
+		name:      name,
+		assignor:  AssignorUniform,
+		members:   make(map[string]*member),
+		instances: make(map[string]string),
+		owner:     make(map[Part]string),
+		wanted:    make(map[Part]string),
+		offsets:   make(map[Part]OffsetValue),
+		ledger:    make(map[int32]LedgerValue),
+	}
+}
+
+func (g *group) value() GroupValue {
+	return GroupValue{Epoch: g.epoch, Assignor: g.assignor, Deleting: g.deleting}
+}
+
+// sorted lists the members by id, so that effects come in the same order always.
+func (g *group) sorted() []*member {
+	ms := make([]*member, 0, len(g.members))
+	for _, id := range slices.Sorted(maps.Keys(g.members)) {
+		ms = append(ms, g.members[id])
+	}
+	return ms
+}
+
+// because notes a cause for the next rebalance. The first is told, more are counted.
+func (g *group) because(cause string) {
+	if g.causes == 0 {
+		g.cause = cause
+	}
+	g.causes++
+}
+
+// subscribes says whether some member subscribes to one of the names.
+func (g *group) subscribes(names map[string]bool) bool {
+	for _, m := range g.members {
+		for _, t := range m.value.Topics {
+			if names[t] {
+				return true
+			}
+		}
+		if m.pattern == nil {
+			continue
+		}
+		for name := range names {
+			if m.pattern.match(name) {
+				return true
+			}
+		}
+	}
+	return false
+}
