@@ -278,7 +278,10 @@ type MemberValue struct {
 	// Name of the client.
 	ClientId string `protobuf:"bytes,10,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// Host of the client.
-	ClientHost    string `protobuf:"bytes,11,opt,name=client_host,json=clientHost,proto3" json:"client_host,omitempty"`
+	ClientHost string `protobuf:"bytes,11,opt,name=client_host,json=clientHost,proto3" json:"client_host,omitempty"`
+	// Member that took over the instance id; empty: none. Commits of a replaced
+	// member change nothing.
+	ReplacedBy    string `protobuf:"bytes,12,opt,name=replaced_by,json=replacedBy,proto3" json:"replaced_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -390,6 +393,13 @@ func (x *MemberValue) GetClientHost() string {
 	return ""
 }
 
+func (x *MemberValue) GetReplacedBy() string {
+	if x != nil {
+		return x.ReplacedBy
+	}
+	return ""
+}
+
 // OwnedValue is a partition held by a member.
 type OwnedValue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -469,7 +479,10 @@ type TargetValue struct {
 	// Version of this value's format.
 	FormatVersion int32 `protobuf:"varint,1,opt,name=format_version,json=formatVersion,proto3" json:"format_version,omitempty"`
 	// Partitions the member should hold; assignment_epoch is the group epoch.
-	Partitions    []*OwnedValue `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	Partitions []*OwnedValue `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	// Group epoch that the target belongs to. Above the group's own, the target was
+	// not finished and is computed anew.
+	GroupEpoch    int64 `protobuf:"varint,3,opt,name=group_epoch,json=groupEpoch,proto3" json:"group_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -516,6 +529,13 @@ func (x *TargetValue) GetPartitions() []*OwnedValue {
 		return x.Partitions
 	}
 	return nil
+}
+
+func (x *TargetValue) GetGroupEpoch() int64 {
+	if x != nil {
+		return x.GroupEpoch
+	}
+	return 0
 }
 
 // OffsetValue is the value of an OFFSET record.
@@ -773,7 +793,7 @@ const file_leat_storage_v1_offsets_proto_rawDesc = "" +
 	"\vgroup_epoch\x18\x02 \x01(\x03R\n" +
 	"groupEpoch\x12\x1a\n" +
 	"\bassignor\x18\x03 \x01(\tR\bassignor\x12\x1a\n" +
-	"\bdeleting\x18\x04 \x01(\bR\bdeleting\"\x9e\x03\n" +
+	"\bdeleting\x18\x04 \x01(\bR\bdeleting\"\xbf\x03\n" +
 	"\vMemberValue\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -788,18 +808,22 @@ const file_leat_storage_v1_offsets_proto_rawDesc = "" +
 	"\tclient_id\x18\n" +
 	" \x01(\tR\bclientId\x12\x1f\n" +
 	"\vclient_host\x18\v \x01(\tR\n" +
-	"clientHost\"\x8c\x01\n" +
+	"clientHost\x12\x1f\n" +
+	"\vreplaced_by\x18\f \x01(\tR\n" +
+	"replacedBy\"\x8c\x01\n" +
 	"\n" +
 	"OwnedValue\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12)\n" +
 	"\x10assignment_epoch\x18\x03 \x01(\x03R\x0fassignmentEpoch\x12\x1a\n" +
-	"\brevoking\x18\x04 \x01(\bR\brevoking\"q\n" +
+	"\brevoking\x18\x04 \x01(\bR\brevoking\"\x92\x01\n" +
 	"\vTargetValue\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x12;\n" +
 	"\n" +
 	"partitions\x18\x02 \x03(\v2\x1b.leat.storage.v1.OwnedValueR\n" +
-	"partitions\"\xb7\x02\n" +
+	"partitions\x12\x1f\n" +
+	"\vgroup_epoch\x18\x03 \x01(\x03R\n" +
+	"groupEpoch\"\xb7\x02\n" +
 	"\vOffsetValue\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x12\x1f\n" +
 	"\vnext_offset\x18\x02 \x01(\x03R\n" +
