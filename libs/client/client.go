@@ -2,89 +2,111 @@ package client
 
 import (
 	"context"
-	"errors"
+	"sync"
 
-	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
-	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/leat-io/leat/libs/rpc"
 )
-
-var errStub = errors.New("client: being written")
 
 // Client is the way into the mesh for one process. It is safe for concurrent use.
 type Client struct {
 	cfg    Config
 	source MetadataSource
+	tracer trace.Tracer
+	hints  hintTable
+
+	pool    *rpc.ConnPool
+	ownPool bool
+	// Connections by what they carry: records in, records out, control of groups,
+	// and single questions.
+	dataConns, fetchConns, groupConns, askConns conns
+
+	batches *senders // for ProduceBatch
+	joins   *joins
+	refresh chan struct{}
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	polls  *pollSource // nil with Config.Source
 }
 
 // New checks the configuration and returns a client. It connects to nothing yet.
-func New(cfg Config) (*Client, error) { return nil, errStub }
+func New(cfg Config) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	c := &Client{cfg: cfg, source: cfg.Source, refresh: make(chan struct{}, 1)}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	provider := cfg.TracerProvider
+	if provider == nil {
+		provider = noop.NewTracerProvider()
+	}
+	c.tracer = provider.Tracer("github.com/leat-io/leat/libs/client")
+	if c.pool = cfg.Conns; c.pool == nil {
+		c.pool, c.ownPool = newPool(cfg), true
+	}
+	c.dataConns, c.fetchConns = conns{c.pool, "produce"}, conns{c.pool, "fetch"}
+	c.groupConns, c.askConns = conns{c.pool, "group"}, conns{c.pool, ""}
+	if c.source == nil {
+		c.polls = newPollSource(cfg, c.askConns)
+		c.source = c.polls
+		c.spawn(func() { c.polls.run(c.ctx) })
+	}
+	c.batches = c.newSenders("produce batch")
+	c.joins = newJoins(c)
+	c.spawn(c.refreshLoop)
+	return c, nil
+}
+
+// spawn runs f on a goroutine that Close waits for.
+func (c *Client) spawn(f func()) { c.wg.Go(f) }
 
 // Close waits for the client's goroutines. Producers, fetchers, members and
 // consumers made from it must have been closed.
-func (c *Client) Close() error { return nil }
+func (c *Client) Close() error {
+	c.cancel()
+	c.batches.close()
+	c.joins.close()
+	c.wg.Wait()
+	if c.ownPool {
+		return c.pool.Close()
+	}
+	return nil
+}
 
 // Metadata is the client's source of metadata.
 func (c *Client) Metadata() MetadataSource { return c.source }
 
-// Produced tells where a batch was stored.
-type Produced struct {
-	BaseOffset  int64 // -1 with acks none
-	LeaderEpoch int32 // -1 with acks none
+// refreshSoon asks for fresh metadata without waiting for it.
+func (c *Client) refreshSoon() {
+	select {
+	case c.refresh <- struct{}{}:
+	default:
+	}
 }
 
-// ProduceBatch appends one encoded batch, in one attempt, at the partition's
-// leader: no batching and no retry. The fence is for shards. The error's outcome
-// says whether the batch may have been stored; when ctx ends before an answer it is
-// UNKNOWN. The batch must not be changed until ProduceBatch returns; not even then
-// if it returned an error with an UNKNOWN outcome.
-func (c *Client) ProduceBatch(ctx context.Context, p TopicPartition, batch []byte, acks typev1.Acks, fence *brokerv1.ShardFence) (Produced, error) {
-	return Produced{}, errStub
+func (c *Client) refreshLoop() {
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-c.refresh:
+		}
+		// What failed is seen by those who wait for the metadata; they ask again.
+		if err := c.source.Refresh(c.ctx); err != nil && c.ctx.Err() == nil {
+			c.cfg.Logger.Debug("metadata refresh failed; it is tried again when needed", "error", err)
+		}
+	}
 }
 
-// OffsetQuery asks for one offset.
-type OffsetQuery struct {
-	TopicPartition
-	Spec *typev1.OffsetSpec
-}
-
-// OffsetResult answers an OffsetQuery.
-type OffsetResult struct {
-	OffsetQuery
-	Offset      int64 // -1: no record has that timestamp or later
-	TimestampMs int64 // of the record there; -1: a place without one
-	LeaderEpoch int32
-	Err         error // *rpc.Error
-}
-
-// ListOffsets asks the leaders, retrying what can be retried until ctx ends, or
-// Config.RetryTimeout has passed where it has no deadline. There is a result for
-// each query, in order.
-func (c *Client) ListOffsets(ctx context.Context, queries []OffsetQuery, isolation typev1.IsolationLevel) []OffsetResult {
-	return nil
-}
-
-// Earliest asks for the log start offset.
-func Earliest() *typev1.OffsetSpec { return placeSpec(typev1.OffsetSpec_PLACE_EARLIEST) }
-
-// Latest asks for the visible end.
-func Latest() *typev1.OffsetSpec { return placeSpec(typev1.OffsetSpec_PLACE_LATEST) }
-
-func placeSpec(p typev1.OffsetSpec_Place) *typev1.OffsetSpec {
-	return &typev1.OffsetSpec{Spec: &typev1.OffsetSpec_Place_{Place: p}}
-}
-
-// ReplicaResult tells the marks of a replica, as its broker sees it.
-type ReplicaResult struct {
-	TopicPartition
-	Broker  int32
-	Replica *brokerv1.ReplicaDescription // nil with an error
-	Err     error                        // *rpc.Error
-}
-
-// DescribeReplicas asks brokers about replicas of the partitions: the leaders'
-// only, or all. One attempt each; results are sorted by partition, in the order
-// given, then as the metadata lists the replicas. A partition without a leader has
-// a result with Broker -1.
-func (c *Client) DescribeReplicas(ctx context.Context, partitions []TopicPartition, leadersOnly bool) []ReplicaResult {
-	return nil
+// bounded gives ctx a deadline if it has none.
+func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, c.cfg.RetryTimeout)
 }

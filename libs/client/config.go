@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/leat-io/leat/libs/rpc"
 )
 
 // Config configures a Client. Zero values mean the defaults stated.
@@ -19,6 +22,9 @@ type Config struct {
 	Source MetadataSource
 	// ClientID names the application in logs and metrics; at most 255 bytes.
 	ClientID string
+	// Conns are the process's own connections, which the Client does not close; nil:
+	// it makes and closes its own. DialSource and TLS are theirs then.
+	Conns *rpc.ConnPool
 	// DialSource is the local address that connections are made from; empty: any.
 	DialSource string
 	// TLS secures connections; nil: plain text.
@@ -89,4 +95,15 @@ func (c Config) withDefaults() Config {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c
+}
+
+// backoff is the wait after a number of failures in a row, from 1: doubling, with
+// jitter over its upper half.
+func (c *Config) backoff(failures int) time.Duration {
+	d := c.RetryBackoff
+	for i := 1; i < failures && d < c.RetryBackoffMax; i++ {
+		d *= 2
+	}
+	d = min(d, c.RetryBackoffMax)
+	return d/2 + rand.N(d/2+1)
 }

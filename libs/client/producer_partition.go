@@ -1,0 +1,299 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/libs/rpc"
+)
+
+// producerPartition carries out what the accumulator of a partition decides.
+type producerPartition struct {
+	p     *Producer
+	topic *producerTopic
+	tp    TopicPartition
+	name  string // of the topic
+
+	mu     sync.Mutex // before the locks of senders
+	acc    accumulator
+	closed bool
+
+	// Ends of batches are told one after the other, in order, by one goroutine at a
+	// time and without mu.
+	tell    []finishedBatch
+	telling bool
+
+	timer timerEntry // of p.timers
+}
+
+func newProducerPartition(p *Producer, topic *producerTopic, t *Topic, number int32) *producerPartition {
+	part := &producerPartition{p: p, topic: topic, tp: TopicPartition{TopicID: t.ID, Partition: number}, name: t.Name}
+	part.acc.cfg = &p.acc
+	part.acc.probing = true
+	part.timer.part = part
+	return part
+}
+
+// add takes a record in, whose cost is reserved.
+func (pp *producerPartition) add(r *record.Record, w waiter, sc trace.SpanContext, t *Topic) error {
+	pp.mu.Lock()
+	if pp.closed {
+		pp.mu.Unlock()
+		pp.p.release(w.cost)
+		return closedError("producer")
+	}
+	now := time.Now()
+	closed, err := pp.acc.add(r, w, sc, int(t.MaxMessageBytes), now)
+	if err == nil {
+		pp.p.records.Add(1)
+	}
+	pp.pump(now)
+	pp.unlockAndTell()
+	if closed > 0 {
+		pp.topic.mu.Lock()
+		pp.topic.partitioner.BatchClosed(pp.tp.Partition)
+		pp.topic.mu.Unlock()
+	}
+	if err != nil {
+		pp.p.release(w.cost)
+		if errors.Is(err, record.ErrRecordTooLarge) {
+			return tooLarge(t, pp.tp.Partition, record.SizeOf(r))
+		}
+		return rpc.FromError(err).With("topic", pp.name, "partition", itoa(pp.tp.Partition))
+	}
+	return nil
+}
+
+// stopAfter stops the partition after a failure, if the producer is made so.
+func (pp *producerPartition) stopAfter(err *rpc.Error) {
+	if !pp.p.cfg.StopPartition {
+		return
+	}
+	pp.mu.Lock()
+	pp.acc.stop(err)
+	pp.unlockAndTell()
+}
+
+// step looks at what time has brought.
+func (pp *producerPartition) step() {
+	pp.mu.Lock()
+	now := time.Now()
+	pp.acc.expire(now)
+	pp.pump(now)
+	pp.unlockAndTell()
+}
+
+// metadataChanged ends the wait for a leader, if there is one now.
+func (pp *producerPartition) metadataChanged() {
+	pp.mu.Lock()
+	defer pp.mu.Unlock()
+	now := time.Now()
+	if !now.Before(pp.acc.notBefore) || !pp.acc.awaitsLeader {
+		return
+	}
+	if _, ok := pp.p.client.leader(pp.tp); ok {
+		pp.acc.notBefore, pp.acc.awaitsLeader = now, false
+		pp.p.timers.set(&pp.timer, now)
+	}
+}
+
+// pump sends what may be sent. The lock is held.
+func (pp *producerPartition) pump(now time.Time) {
+	for pp.acc.mayGo(now) && pp.acc.hasWork(now) {
+		leader, ok := pp.p.client.leader(pp.tp)
+		if !ok {
+			pp.p.client.refreshSoon()
+			pp.acc.hold(now, rpc.Errorf(reasonLeaderUnavailable, "partition %d of topic %q has no leader that is known", pp.tp.Partition, pp.name))
+			break
+		}
+		b := pp.acc.next(now)
+		if b == nil {
+			break
+		}
+		pp.send(b, leader, now)
+	}
+	pp.p.timers.set(&pp.timer, pp.acc.due(now))
+}
+
+func (pp *producerPartition) send(b *batch, leader Leader, now time.Time) {
+	if b.attempts > 1 {
+		pp.p.retries.Add(1)
+	}
+	pp.startSpan(b)
+	timeout := max(min(pp.p.cfg.AckTimeout, b.deadline.Sub(now)), time.Millisecond)
+	pp.p.senders.submit(leader.Addr, &produceCall{
+		part: pp.tp, epoch: leader.Epoch, acks: pp.p.cfg.Acks, timeout: timeout, bytes: b.bytes, trace: b.carried,
+		done: func(a produceAnswer) { pp.ended(b, a) },
+	})
+}
+
+// ended takes an answer in.
+func (pp *producerPartition) ended(b *batch, a produceAnswer) {
+	retry := false
+	if a.err != nil {
+		retry = pp.p.client.retryProduce(pp.tp, a)
+	}
+	pp.mu.Lock()
+	now := time.Now()
+	pp.acc.ended(b, a.offset, a.epoch, a.err, retry, now)
+	if pp.p.cfg.Acks == typev1.Acks_ACKS_NONE && a.err != nil && !b.reported {
+		pp.p.unacknowledged.Add(1)
+	}
+	pp.acc.expire(now)
+	pp.pump(now)
+	pp.unlockAndTell()
+}
+
+// retryProduce reports whether a failure may pass, and takes in what it tells.
+func (c *Client) retryProduce(p TopicPartition, a produceAnswer) bool {
+	switch a.err.Reason {
+	case reasonUnknownTopic, reasonUnknownPartition:
+		// The broker may be behind the metadata, or ahead of it: it is right only if the
+		// metadata says so, too.
+		c.refreshSoon()
+		_, ok := c.source.Leader(p)
+		return ok
+	}
+	if !rpc.Retryable(a.err) {
+		return false
+	}
+	c.learnFrom(p, a.addr, a.err.Leader)
+	return true
+}
+
+// flush makes what is here go at once and returns what to wait for; closing, it
+// also lets nothing more in.
+func (pp *producerPartition) flush(closing bool) []*batch {
+	pp.mu.Lock()
+	pp.closed = pp.closed || closing
+	waits := pp.acc.flush()
+	for _, f := range pp.tell {
+		waits = append(waits, f.batch)
+	}
+	pp.pump(time.Now())
+	pp.unlockAndTell()
+	return waits
+}
+
+// abandon fails what is left.
+func (pp *producerPartition) abandon(err *rpc.Error) {
+	pp.mu.Lock()
+	pp.acc.fail(err)
+	pp.p.timers.set(&pp.timer, time.Time{})
+	pp.unlockAndTell()
+}
+
+// unlockAndTell unlocks, and tells the ends of batches unless another goroutine is
+// at it.
+func (pp *producerPartition) unlockAndTell() {
+	pp.tell = append(pp.tell, pp.acc.takeFinished()...)
+	if pp.telling {
+		pp.mu.Unlock()
+		return
+	}
+	pp.telling = true
+	for len(pp.tell) > 0 {
+		f := pp.tell[0]
+		pp.mu.Unlock()
+		pp.report(f)
+		pp.mu.Lock()
+		pp.tell = pp.tell[1:]
+	}
+	pp.tell, pp.telling = nil, false
+	pp.mu.Unlock()
+}
+
+// report tells the waiters of a batch.
+func (pp *producerPartition) report(f finishedBatch) {
+	n := int64(len(f.waiters))
+	res := Result{Topic: pp.name, TopicID: pp.tp.TopicID, Partition: pp.tp.Partition, Offset: -1, LeaderEpoch: -1}
+	switch {
+	case f.err == nil:
+		pp.p.acknowledged.Add(n)
+		res.LeaderEpoch, res.MaybeDuplicated = f.epoch, f.unknown
+	case f.err.Outcome == outcomeUnknown:
+		pp.p.unknown.Add(n)
+	default:
+		pp.p.failed.Add(n)
+	}
+	if f.err != nil {
+		res.Err = f.err.With("topic", pp.name, "partition", itoa(pp.tp.Partition))
+	}
+	f.endSpan(f.err)
+	for i, w := range f.waiters {
+		if f.err == nil && f.offset >= 0 {
+			res.Offset = f.offset + int64(i)
+		}
+		if w.done != nil {
+			w.done(res)
+		}
+		pp.p.release(w.cost)
+	}
+	f.waiters = nil
+	close(f.over)
+	for b := f.batch; b.parent != nil; b = b.parent {
+		if b.parent.parts--; b.parent.parts > 0 {
+			break
+		}
+		b.parent.endSpan(nil)
+		close(b.parent.over)
+	}
+}
+
+// startSpan begins the span of a batch that holds a sampled record: a child of the
+// first one's, linked to the others'.
+func (pp *producerPartition) startSpan(b *batch) {
+	if b.span != nil || !b.first.IsValid() {
+		return
+	}
+	ctx := trace.ContextWithRemoteSpanContext(context.Background(), b.first)
+	ctx, b.span = pp.p.client.tracer.Start(ctx, "send "+pp.name, trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(b.links...),
+		trace.WithAttributes(
+			attribute.String("messaging.system", "leat"),
+			attribute.String("messaging.operation.name", "send"),
+			attribute.String("messaging.destination.name", pp.name),
+			attribute.String("messaging.destination.partition.id", itoa(pp.tp.Partition)),
+			attribute.Int("messaging.batch.message_count", len(b.waiters)),
+		))
+	b.carried = rpc.InjectTrace(ctx)
+}
+
+func (b *batch) endSpan(err *rpc.Error) {
+	if b.span == nil {
+		return
+	}
+	b.span.SetAttributes(attribute.Int("messaging.leat.attempts", b.attempts))
+	if err != nil {
+		b.span.SetAttributes(attribute.String("error.type", rpc.ReasonName(err.Reason)))
+		b.span.SetStatus(otelcodes.Error, err.Message)
+	}
+	b.span.End()
+}
+
+// withTraceHeader adds a traceparent header unless there is one.
+func withTraceHeader(ctx context.Context, headers []Header) []Header {
+	for _, h := range headers {
+		if string(h.Key) == "traceparent" {
+			return headers
+		}
+	}
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	parent := carrier.Get("traceparent")
+	if parent == "" {
+		return headers
+	}
+	return append(headers[:len(headers):len(headers)], Header{Key: []byte("traceparent"), Value: []byte(parent)})
+}
+
+func itoa[T int | int32 | int64](n T) string { return strconv.FormatInt(int64(n), 10) }

@@ -1,0 +1,5 @@
+package client
+
+import "errors"
+
+var errStub = errors.New("client: being written")
