@@ -2,149 +2,375 @@ package client
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"slices"
+	"sync"
 	"time"
 
-	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
-	"github.com/leat-io/leat/libs/record"
+	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
+	"github.com/leat-io/leat/libs/rpc"
 )
-
-// FetcherConfig configures a Fetcher. Zero values mean the defaults stated.
-type FetcherConfig struct {
-	// CreditBytes bounds the bytes of records received and not released, over all
-	// brokers; one response for each broker may pass it; 0: 16 MiB.
-	CreditBytes int64
-	// MaxResponseBytes bounds one response, but for a single larger batch; 0: 1 MiB.
-	MaxResponseBytes int
-	// MaxDecodedBytes caps what one batch may unpack to; 0: 64 MiB.
-	MaxDecodedBytes int
-	// Isolation says how far to see into open transactions.
-	Isolation typev1.IsolationLevel
-	// Rack is that of the reader.
-	Rack string
-}
-
-// Validate joins everything that is wrong with the configuration.
-func (c FetcherConfig) Validate() error {
-	var errs []error
-	for _, f := range []struct {
-		name string
-		v    int64
-	}{{"CreditBytes", c.CreditBytes}, {"MaxResponseBytes", int64(c.MaxResponseBytes)}, {"MaxDecodedBytes", int64(c.MaxDecodedBytes)}} {
-		if f.v < 0 {
-			errs = append(errs, fmt.Errorf("fetcher: %s is %d; it must not be negative", f.name, f.v))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// FetchStart says from where a partition is read.
-type FetchStart struct {
-	TopicPartition
-	// Offset is the first offset wanted.
-	Offset int64
-	// LastEpoch is the leader epoch of the record before it; -1: unknown. If the log
-	// has another epoch there, the error is LOG_TRUNCATED. Mind that 0 is an epoch.
-	LastEpoch int32
-	// Tag comes back in every event of this asking, for the caller's use.
-	Tag int64
-	// Paused adds the partition without reading it, until Resume.
-	Paused bool
-}
-
-// FetchKind is the kind of a FetchEvent.
-type FetchKind int
-
-// The kinds of events.
-const (
-	// FetchRecords carries the records of one batch.
-	FetchRecords FetchKind = iota + 1
-	// FetchProgress moves the position, the visible end or both, without records: a
-	// batch without records for the reader, or news of a caught-up partition.
-	FetchProgress
-	// FetchError says that the partition is paused until it is added again. Errors
-	// that pass by themselves are not reported.
-	FetchError
-)
-
-// FetchEvent is news of one partition. Release must be called once it is worked
-// on: it gives the broker leave to send more.
-type FetchEvent struct {
-	TopicPartition
-	Topic string
-	Tag   int64
-	Kind  FetchKind
-	// Records, in order, at or above the offset asked for. They may be kept, also
-	// after Release.
-	Records []record.Record
-	// Offset is the position before the event, NextOffset the one after it.
-	Offset, NextOffset int64
-	// LeaderEpoch is that of the batch; -1 for other kinds.
-	LeaderEpoch int32
-	// HighWatermark, LastStableOffset and LogStartOffset as of sending; -1: unknown.
-	HighWatermark, LastStableOffset, LogStartOffset int64
-	// Bytes is the encoded size of the batch.
-	Bytes int
-	// Trace is the context of the broker's span; nil: not traced.
-	Trace *typev1.TraceContext
-	// Err is a *rpc.Error: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, CORRUPT_BATCH,
-	// INVALID_RECORD, UNKNOWN_TOPIC and others that do not pass by themselves.
-	Err error
-
-	release func()
-}
-
-// Release gives back the credit that the event holds. More than one call is
-// harmless.
-func (e *FetchEvent) Release() {
-	if e.release != nil {
-		e.release()
-		e.release = nil
-	}
-}
 
 // Fetcher reads partitions, following their leaders. Its methods are safe for
-// concurrent use, but Next is for one goroutine at a time. Once Add, Remove, Pause
-// or Close has returned, Next returns no event of an earlier asking.
-type Fetcher struct{}
+// concurrent use, but Next and TryNext are for one goroutine at a time. Once Add,
+// Remove, Pause or Close has returned, Next returns no event of an earlier asking.
+type Fetcher struct {
+	client *Client
+	cfg    FetcherConfig
+
+	mu      sync.Mutex
+	parts   map[TopicPartition]*fetchPart
+	streams map[string]*fetchStream // by address
+	down    map[string]*downBroker  // by address
+	held    map[string]int64        // bytes received and not released, by address
+	queue   []*fetchChunk           // received, in order
+	lastGen int64
+	lastID  int64
+	closed  bool
+
+	ready chan struct{} // has a value when the queue may have something
+	wake  chan struct{} // has a value when partitions need looking at
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// fetchPart is a partition being read. The fetcher's lock guards it.
+type fetchPart struct {
+	start FetchStart
+	gen   int64 // of the caller's asking; chunks of an earlier one are dropped
+	id    int64 // of the asking at a broker; 0: none stands
+	at    *fetchStream
+	epoch int32 // leader epoch under which it was asked for
+
+	received, delivered           int64 // next offsets
+	receivedEpoch, deliveredEpoch int32 // of the record before
+	seenEpoch                     int32
+	seenEnd                       int64
+	last                          *fetchChunk // of the queue, if it is the partition's newest
+
+	paused, failed bool
+	checking       bool // whether the topic is still there
+	failures       int
+	notBefore      time.Time
+	waiting        *rpc.Error
+}
+
+// downBroker is a broker that could not be reached.
+type downBroker struct {
+	until   time.Time
+	backoff rpc.Backoff
+}
 
 // NewFetcher returns a fetcher without partitions, which must be closed.
-func (c *Client) NewFetcher(cfg FetcherConfig) (*Fetcher, error) { return nil, errStub }
+func (c *Client) NewFetcher(cfg FetcherConfig) (*Fetcher, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	f := &Fetcher{
+		client: c, cfg: cfg.withDefaults(), parts: make(map[TopicPartition]*fetchPart), streams: make(map[string]*fetchStream),
+		down: make(map[string]*downBroker), held: make(map[string]int64), ready: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+	}
+	f.ctx, f.cancel = context.WithCancel(c.ctx)
+	f.wg.Go(f.run)
+	return f, nil
+}
+
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
 
 // Add starts reading partitions; one that is there already is moved, and is no
-// longer paused.
-func (f *Fetcher) Add(starts ...FetchStart) {}
+// longer paused unless Paused says so.
+func (f *Fetcher) Add(starts ...FetchStart) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	for _, s := range starts {
+		p := f.parts[s.TopicPartition]
+		if p == nil {
+			p = &fetchPart{epoch: -1, seenEpoch: -1, seenEnd: -1}
+			f.parts[s.TopicPartition] = p
+		}
+		f.interrupt(p)
+		p.start, p.paused, p.failed, p.failures, p.notBefore, p.waiting = s, s.Paused, false, 0, time.Time{}, nil
+		p.received, p.delivered = s.Offset, s.Offset
+		p.receivedEpoch, p.deliveredEpoch = s.LastEpoch, s.LastEpoch
+	}
+	poke(f.wake)
+}
 
 // Remove stops reading partitions; unknown ones are ignored.
-func (f *Fetcher) Remove(partitions ...TopicPartition) {}
+func (f *Fetcher) Remove(partitions ...TopicPartition) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, tp := range partitions {
+		if p := f.parts[tp]; p != nil {
+			f.interrupt(p)
+			delete(f.parts, tp)
+		}
+	}
+	poke(f.wake)
+}
 
 // Pause stops reading partitions and keeps their positions: those after the last
 // event that Next returned.
-func (f *Fetcher) Pause(partitions ...TopicPartition) {}
+func (f *Fetcher) Pause(partitions ...TopicPartition) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, tp := range partitions {
+		if p := f.parts[tp]; p != nil && !p.paused {
+			f.interrupt(p)
+			p.paused, p.waiting = true, nil
+			p.received, p.receivedEpoch = p.delivered, p.deliveredEpoch
+		}
+	}
+	poke(f.wake)
+}
 
 // Resume goes on with paused partitions.
-func (f *Fetcher) Resume(partitions ...TopicPartition) {}
+func (f *Fetcher) Resume(partitions ...TopicPartition) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, tp := range partitions {
+		if p := f.parts[tp]; p != nil {
+			p.paused = false
+		}
+	}
+	poke(f.wake)
+}
+
+// interrupt ends the asking of a partition and drops what was received for it. The
+// lock is held.
+func (f *Fetcher) interrupt(p *fetchPart) {
+	f.detach(p)
+	f.lastGen++
+	p.gen, p.last = f.lastGen, nil
+	f.queue = slices.DeleteFunc(f.queue, func(c *fetchChunk) bool {
+		if c.part != p {
+			return false
+		}
+		c.unref(f)
+		return true
+	})
+}
+
+// detach ends a partition's asking at the broker, if one stands. The lock is held.
+func (f *Fetcher) detach(p *fetchPart) {
+	if p.at == nil {
+		return
+	}
+	p.at.drop(p.id)
+	p.at, p.id = nil, 0
+}
 
 // Position is the offset after the last event that Next returned for the
 // partition, or its start; false if the partition is not there.
-func (f *Fetcher) Position(p TopicPartition) (int64, bool) { return 0, false }
+func (f *Fetcher) Position(tp TopicPartition) (int64, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.parts[tp]
+	if p == nil {
+		return 0, false
+	}
+	return p.delivered, true
+}
 
 // Waiting tells which partitions cannot be read at the moment and why, as errors
 // that are being retried.
-func (f *Fetcher) Waiting() map[TopicPartition]error { return nil }
+func (f *Fetcher) Waiting() map[TopicPartition]error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := make(map[TopicPartition]error)
+	for tp, p := range f.parts {
+		if p.waiting != nil {
+			all[tp] = p.waiting
+		}
+	}
+	return all
+}
+
+// Ready returns a channel that has a value when TryNext may have an event.
+func (f *Fetcher) Ready() <-chan struct{} { return f.ready }
 
 // Next returns the next event, waiting for it. The errors are those of ctx, and
 // CANCELLED after Close.
-func (f *Fetcher) Next(ctx context.Context) (*FetchEvent, error) { return nil, errStub }
-
-// Ready returns a channel that has a value when Next may have an event.
-func (f *Fetcher) Ready() <-chan struct{} { return nil }
-
-// TryNext is Next without waiting; nil: there is none.
-func (f *Fetcher) TryNext() *FetchEvent { return nil }
+func (f *Fetcher) Next(ctx context.Context) (*FetchEvent, error) {
+	for {
+		if e := f.TryNext(); e != nil {
+			return e, nil
+		}
+		select {
+		case <-f.ready:
+		case <-ctx.Done():
+			return nil, contextError(ctx, "wait for records", nil).WithOutcome(outcomeNotDone)
+		case <-f.ctx.Done():
+			return nil, closedError("fetcher")
+		}
+	}
+}
 
 // Close ends the streams and waits for them.
-func (f *Fetcher) Close() error { return nil }
+func (f *Fetcher) Close() error {
+	f.mu.Lock()
+	f.closed = true
+	f.queue = nil
+	clear(f.parts)
+	f.mu.Unlock()
+	f.cancel()
+	f.wg.Wait()
+	return nil
+}
 
-var _ = time.Second
+// run finds leaders for partitions that are not being read, and follows changes.
+func (f *Fetcher) run() {
+	changed := f.client.source.Changed()
+	for news := false; ; {
+		timer := time.NewTimer(f.assign(time.Now(), news))
+		news = false
+		select {
+		case <-f.ctx.Done():
+			timer.Stop()
+			return
+		case <-f.wake:
+		case <-timer.C:
+		case <-changed:
+			changed = f.client.source.Changed()
+			news = true
+		}
+		timer.Stop()
+	}
+}
+
+// idleStream is how long a stream without partitions stays open.
+const idleStream = 10 * time.Second
+
+// assign asks for every partition that is due, and returns how long nothing more
+// will be due. With news of the metadata it looks for moved leaders, too.
+func (f *Fetcher) assign(now time.Time, news bool) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next := now.Add(idleStream)
+	for tp, p := range f.parts {
+		if p.paused || p.failed {
+			continue
+		}
+		if news {
+			f.follow(tp, p, now)
+		}
+		if p.at != nil {
+			continue
+		}
+		if !now.Before(p.notBefore) {
+			f.ask(tp, p, now)
+		}
+		if p.at == nil && p.notBefore.Before(next) {
+			next = p.notBefore
+		}
+	}
+	for _, s := range f.streams {
+		switch {
+		case len(s.byID) > 0:
+			s.idleSince = time.Time{}
+		case s.idleSince.IsZero():
+			s.idleSince = now
+		case now.Sub(s.idleSince) >= idleStream:
+			s.cancel()
+		}
+	}
+	return max(next.Sub(now), time.Millisecond)
+}
+
+// follow moves a partition whose leader has moved, and ends the wait for a leader.
+func (f *Fetcher) follow(tp TopicPartition, p *fetchPart, now time.Time) {
+	leader, ok := f.client.leader(tp)
+	if !ok {
+		return
+	}
+	switch {
+	case p.at != nil && leader.Epoch > p.epoch && leader.Addr != p.at.addr:
+		f.detach(p)
+		p.notBefore = now
+	case p.at == nil && leader.Epoch > p.epoch:
+		p.notBefore = now
+	}
+}
+
+// ask asks the leader for a partition, or puts it off. The lock is held.
+func (f *Fetcher) ask(tp TopicPartition, p *fetchPart, now time.Time) {
+	leader, ok := f.client.leader(tp)
+	if !ok {
+		f.client.refreshSoon()
+		f.putOff(p, now, rpc.Errorf(reasonLeaderUnavailable, "partition %d of topic %q (%v) has no leader that is known", tp.Partition, p.start.Topic, tp.TopicID))
+		f.checkTopic(tp, p)
+		return
+	}
+	if d := f.down[leader.Addr]; d != nil && now.Before(d.until) {
+		p.notBefore = d.until
+		return
+	}
+	s := f.stream(leader.Addr)
+	f.lastID++
+	p.at, p.id, p.epoch = s, f.lastID, leader.Epoch
+	p.seenEpoch = max(p.seenEpoch, leader.Epoch)
+	s.add(p, &brokerv1.FetchPartition{
+		FetchId: p.id, TopicId: tp.TopicID.Bytes(), Partition: tp.Partition, FetchOffset: p.received,
+		CurrentLeaderEpoch: p.seenEpoch, LastFetchedEpoch: p.receivedEpoch, SeenVisibleEnd: p.seenEnd,
+	})
+}
+
+// putOff makes a partition wait before it is asked for again.
+func (f *Fetcher) putOff(p *fetchPart, now time.Time, why *rpc.Error) {
+	p.failures++
+	wait := f.client.cfg.backoff(p.failures)
+	if why.Leader == nil || why.Leader.Id < 0 {
+		wait = max(wait, min(why.RetryDelay, f.client.cfg.RetryBackoffMax))
+	}
+	p.notBefore, p.waiting = now.Add(wait), why
+}
+
+// checkTopic looks, now and then, whether the topic of a partition without a
+// leader is still there, and fails the partition if not. The lock is held.
+func (f *Fetcher) checkTopic(tp TopicPartition, p *fetchPart) {
+	if p.checking || p.failures < 2 || f.closed {
+		return
+	}
+	p.checking = true
+	gen := p.gen
+	f.wg.Go(func() {
+		t, err := f.client.source.TopicByID(f.ctx, tp.TopicID)
+		if err == nil && int(tp.Partition) >= len(t.Partitions) {
+			err = unknownPartition(t, tp.Partition)
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		p.checking = false
+		if p.gen == gen && rpc.IsReason(err, reasonUnknownTopic, reasonTopicDeleted, reasonUnknownPartition) {
+			f.fail(p, rpc.FromError(err))
+		}
+	})
+}
+
+// fail ends a partition with an error that the caller has to deal with, in line
+// behind what was received. The lock is held.
+func (f *Fetcher) fail(p *fetchPart, err *rpc.Error) {
+	f.detach(p)
+	p.failed, p.waiting = true, nil
+	f.push(&fetchChunk{part: p, gen: p.gen, err: err.With("topic", p.start.Topic, "partition", itoa(p.start.Partition))})
+}
+
+// push puts a chunk in line. The lock is held.
+func (f *Fetcher) push(c *fetchChunk) {
+	if f.closed {
+		return
+	}
+	c.refs = 1
+	f.queue = append(f.queue, c)
+	c.part.last = c
+	poke(f.ready)
+}

@@ -2,10 +2,16 @@ package client
 
 import (
 	"context"
+	"slices"
+	"sync"
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/rpc"
 )
+
+// maxAskedAtOnce bounds the partitions of one question to one broker.
+const maxAskedAtOnce = 10_000
 
 // OffsetQuery asks for one offset.
 type OffsetQuery struct {
@@ -16,17 +22,10 @@ type OffsetQuery struct {
 // OffsetResult answers an OffsetQuery.
 type OffsetResult struct {
 	OffsetQuery
-	Offset      int64 // -1: no record has that timestamp or later
+	Offset      int64 // -1: no record has that timestamp or later, or an error
 	TimestampMs int64 // of the record there; -1: a place without one
-	LeaderEpoch int32
+	LeaderEpoch int32 // -1: none
 	Err         error // *rpc.Error
-}
-
-// ListOffsets asks the leaders, retrying what can be retried until ctx ends, or
-// Config.RetryTimeout has passed where it has no deadline. There is a result for
-// each query, in order.
-func (c *Client) ListOffsets(ctx context.Context, queries []OffsetQuery, isolation typev1.IsolationLevel) []OffsetResult {
-	return nil
 }
 
 // Earliest asks for the log start offset.
@@ -39,10 +38,144 @@ func placeSpec(p typev1.OffsetSpec_Place) *typev1.OffsetSpec {
 	return &typev1.OffsetSpec{Spec: &typev1.OffsetSpec_Place_{Place: p}}
 }
 
+// ListOffsets asks the leaders, retrying what can be retried until ctx ends, or
+// Config.RetryTimeout has passed where it has no deadline. There is a result for
+// each query, in order.
+func (c *Client) ListOffsets(ctx context.Context, queries []OffsetQuery, isolation typev1.IsolationLevel) []OffsetResult {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	results := make([]OffsetResult, len(queries))
+	open := make([]int, len(queries)) // indexes without an answer
+	for i, q := range queries {
+		results[i] = OffsetResult{OffsetQuery: q, Offset: -1, TimestampMs: -1, LeaderEpoch: -1}
+		open[i] = i
+	}
+	for failures := 1; ; failures++ {
+		open = c.listOffsetsOnce(ctx, results, open, isolation)
+		if len(open) == 0 {
+			return results
+		}
+		if !sleep(ctx, c.cfg.backoff(failures)) {
+			for _, i := range open {
+				results[i].Err = contextError(ctx, "ask for an offset of "+results[i].TopicPartition.String(), results[i].Err).WithOutcome(outcomeNotDone)
+			}
+			return results
+		}
+	}
+}
+
+// listOffsetsOnce asks each leader once and returns the queries to be repeated.
+func (c *Client) listOffsetsOnce(ctx context.Context, results []OffsetResult, open []int, isolation typev1.IsolationLevel) []int {
+	byAddr := make(map[string][]int)
+	epochs := make(map[int]int32)
+	var again []int
+	for _, i := range open {
+		leader, ok := c.knownLeader(ctx, results[i].TopicPartition, &results[i].Err)
+		if !ok {
+			if rpc.Retryable(results[i].Err) {
+				again = append(again, i)
+			}
+			continue
+		}
+		byAddr[leader.Addr] = append(byAddr[leader.Addr], i)
+		epochs[i] = leader.Epoch
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for addr, all := range byAddr {
+		for asked := range slices.Chunk(all, maxAskedAtOnce) {
+			wg.Go(func() {
+				retry := c.listOffsetsAt(ctx, addr, results, asked, epochs, isolation)
+				mu.Lock()
+				defer mu.Unlock()
+				again = append(again, retry...)
+			})
+		}
+	}
+	wg.Wait()
+	slices.Sort(again)
+	return again
+}
+
+// knownLeader is the leader of a partition; where none is known it says why, and
+// looks whether the topic is there at all.
+func (c *Client) knownLeader(ctx context.Context, p TopicPartition, err *error) (Leader, bool) {
+	if leader, ok := c.leader(p); ok {
+		return leader, true
+	}
+	t, e := c.source.TopicByID(ctx, p.TopicID)
+	switch {
+	case e != nil:
+		*err = e
+		return Leader{}, false
+	case p.Partition < 0 || int(p.Partition) >= len(t.Partitions):
+		*err = unknownPartition(t, p.Partition)
+		return Leader{}, false
+	}
+	if leader, ok := c.leader(p); ok {
+		return leader, true
+	}
+	c.refreshSoon()
+	*err = rpc.Errorf(reasonLeaderUnavailable, "partition %d of topic %q has no leader at the moment", p.Partition, t.Name).
+		With("topic", t.Name, "partition", itoa(p.Partition))
+	return Leader{}, false
+}
+
+// listOffsetsAt asks one broker, and returns the queries to be repeated.
+func (c *Client) listOffsetsAt(ctx context.Context, addr string, results []OffsetResult, asked []int, epochs map[int]int32, isolation typev1.IsolationLevel) []int {
+	req := &brokerv1.ListOffsetsRequest{IsolationLevel: isolation}
+	for _, i := range asked {
+		q := results[i]
+		req.Partitions = append(req.Partitions, &brokerv1.ListOffsetsPartition{
+			TopicId: q.TopicID.Bytes(), Partition: q.Partition, Spec: q.Spec, CurrentLeaderEpoch: epochs[i],
+		})
+	}
+	resp, err := askBroker(ctx, c, addr, func(ctx context.Context, b brokerv1.LogServiceClient) (*brokerv1.ListOffsetsResponse, error) {
+		return b.ListOffsets(ctx, req)
+	})
+	if err == nil && len(resp.Results) != len(asked) {
+		err = rpc.Errorf(reasonInternalBug, "broker %s answered %d of %d questions", addr, len(resp.Results), len(asked))
+	}
+	var again []int
+	for n, i := range asked {
+		r := &results[i]
+		var e *rpc.Error
+		if err != nil {
+			e = rpc.FromError(err)
+		} else {
+			got := resp.Results[n]
+			if e = rpc.FromProto(got.Error); e == nil {
+				r.Offset, r.LeaderEpoch, r.Err = got.Offset, got.LeaderEpoch, nil
+				if got.Timestamp != nil {
+					r.TimestampMs = got.Timestamp.AsTime().UnixMilli()
+				}
+				continue
+			}
+		}
+		r.Err = e
+		if c.retryProduce(r.TopicPartition, produceAnswer{addr: addr, err: e}) {
+			again = append(again, i)
+		}
+	}
+	return again
+}
+
+// askBroker makes one unary call to a broker, bounded by Config.RequestTimeout.
+func askBroker[R any](ctx context.Context, c *Client, addr string, call func(context.Context, brokerv1.LogServiceClient) (R, error)) (R, error) {
+	var none R
+	conn, err := c.askConns.Get(addr)
+	if err != nil {
+		return none, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
+	defer cancel()
+	return call(ctx, brokerv1.NewLogServiceClient(conn))
+}
+
 // ReplicaResult tells the marks of a replica, as its broker sees it.
 type ReplicaResult struct {
 	TopicPartition
-	Broker  int32
+	Broker  int32                        // -1: the partition has no leader
 	Replica *brokerv1.ReplicaDescription // nil with an error
 	Err     error                        // *rpc.Error
 }
@@ -52,5 +185,76 @@ type ReplicaResult struct {
 // given, then as the metadata lists the replicas. A partition without a leader has
 // a result with Broker -1.
 func (c *Client) DescribeReplicas(ctx context.Context, partitions []TopicPartition, leadersOnly bool) []ReplicaResult {
-	return nil
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	var results []ReplicaResult
+	byAddr := make(map[string][]int)
+	for _, tp := range partitions {
+		for _, r := range c.replicasOf(ctx, tp, leadersOnly) {
+			if r.Err == nil {
+				if n, ok := c.source.Broker(r.Broker); ok {
+					byAddr[n.Addr] = append(byAddr[n.Addr], len(results))
+				} else {
+					r.Err = rpc.Errorf(reasonUnreachable, "broker %d is not in service", r.Broker).WithOutcome(outcomeNotDone)
+				}
+			}
+			results = append(results, r)
+		}
+	}
+	var wg sync.WaitGroup
+	for addr, all := range byAddr {
+		for asked := range slices.Chunk(all, maxAskedAtOnce) {
+			wg.Go(func() { c.describeAt(ctx, addr, results, asked) })
+		}
+	}
+	wg.Wait()
+	return results
+}
+
+// replicasOf lists which replicas of a partition to ask about.
+func (c *Client) replicasOf(ctx context.Context, tp TopicPartition, leadersOnly bool) []ReplicaResult {
+	t, err := c.source.TopicByID(ctx, tp.TopicID)
+	if err == nil && (tp.Partition < 0 || int(tp.Partition) >= len(t.Partitions)) {
+		err = unknownPartition(t, tp.Partition)
+	}
+	if err != nil {
+		return []ReplicaResult{{TopicPartition: tp, Broker: -1, Err: err}}
+	}
+	p := t.Partitions[tp.Partition]
+	if !leadersOnly {
+		var all []ReplicaResult
+		for _, id := range p.Replicas {
+			all = append(all, ReplicaResult{TopicPartition: tp, Broker: id})
+		}
+		return all
+	}
+	if leader, ok := c.leader(tp); ok {
+		return []ReplicaResult{{TopicPartition: tp, Broker: leader.ID}}
+	}
+	return []ReplicaResult{{TopicPartition: tp, Broker: -1, Err: rpc.Errorf(reasonLeaderUnavailable,
+		"partition %d of topic %q has no leader at the moment", tp.Partition, t.Name).With("topic", t.Name, "partition", itoa(tp.Partition))}}
+}
+
+// describeAt asks one broker.
+func (c *Client) describeAt(ctx context.Context, addr string, results []ReplicaResult, asked []int) {
+	req := &brokerv1.DescribeReplicasRequest{}
+	for _, i := range asked {
+		req.Replicas = append(req.Replicas, &brokerv1.ReplicaName{TopicId: results[i].TopicID.Bytes(), Partition: results[i].Partition})
+	}
+	resp, err := askBroker(ctx, c, addr, func(ctx context.Context, b brokerv1.LogServiceClient) (*brokerv1.DescribeReplicasResponse, error) {
+		return b.DescribeReplicas(ctx, req)
+	})
+	if err == nil && len(resp.Replicas) != len(asked) {
+		err = rpc.Errorf(reasonInternalBug, "broker %s answered %d of %d questions", addr, len(resp.Replicas), len(asked))
+	}
+	for n, i := range asked {
+		if err != nil {
+			results[i].Err = rpc.FromError(err)
+			continue
+		}
+		results[i].Replica = resp.Replicas[n]
+		if e := rpc.FromProto(resp.Replicas[n].Error); e != nil {
+			results[i].Replica, results[i].Err = nil, e
+		}
+	}
 }
