@@ -52,7 +52,18 @@ type entryFile struct {
 	onFS  int      // entries in the file
 	tail  []byte   // entries after those
 	dirty bool     // written since the last sync
+	own   entryScratch
 }
+
+// entryScratch is room for an entry and what its checksum begins with. A lookup
+// takes one from a pool, so that it allocates nothing.
+type entryScratch struct {
+	entry [timeEntrySize]byte
+	seed  [13]byte
+}
+
+// entryScratches carries nothing from one use to the next.
+var entryScratches = sync.Pool{New: func() any { return new(entryScratch) }}
 
 // load opens the file. An absent one is made: it will be found to be short.
 func (e *entryFile) load() error {
@@ -77,17 +88,16 @@ func (e *entryFile) load() error {
 
 func (e *entryFile) len() int { return e.onFS + len(e.tail)/e.width }
 
-func (e *entryFile) checksum(number int, fields []byte) uint32 {
-	var seed [13]byte
-	seed[0] = e.kind
-	binary.BigEndian.PutUint64(seed[1:], uint64(e.base))
-	binary.BigEndian.PutUint32(seed[9:], uint32(number))
-	return record.UpdateChecksum(record.UpdateChecksum(0, seed[:]), fields)
+func (e *entryFile) checksum(sc *entryScratch, number int, fields []byte) uint32 {
+	sc.seed[0] = e.kind
+	binary.BigEndian.PutUint64(sc.seed[1:], uint64(e.base))
+	binary.BigEndian.PutUint32(sc.seed[9:], uint32(number))
+	return record.UpdateChecksum(record.UpdateChecksum(0, sc.seed[:]), fields)
 }
 
-// at reads the fields of an entry into buf and returns them, or errBadIndex.
-func (e *entryFile) at(number int, buf *[timeEntrySize]byte) ([]byte, error) {
-	entry := buf[:e.width]
+// at reads the fields of an entry into sc and returns them, or errBadIndex.
+func (e *entryFile) at(number int, sc *entryScratch) ([]byte, error) {
+	entry := sc.entry[:e.width]
 	if number >= e.onFS {
 		i := (number - e.onFS) * e.width
 		copy(entry, e.tail[i:i+e.width])
@@ -98,15 +108,16 @@ func (e *entryFile) at(number int, buf *[timeEntrySize]byte) ([]byte, error) {
 		return nil, err
 	}
 	fields := entry[:e.width-4]
-	if binary.BigEndian.Uint32(entry[e.width-4:]) != e.checksum(number, fields) {
+	if binary.BigEndian.Uint32(entry[e.width-4:]) != e.checksum(sc, number, fields) {
 		return nil, errBadIndex
 	}
 	return fields, nil
 }
 
 func (e *entryFile) add(fields []byte) error {
+	number, at := e.len(), len(e.tail)
 	e.tail = append(e.tail, fields...)
-	e.tail = binary.BigEndian.AppendUint32(e.tail, e.checksum(e.onFS+len(e.tail)/e.width, fields))
+	e.tail = binary.BigEndian.AppendUint32(e.tail, e.checksum(&e.own, number, e.tail[at:]))
 	if len(e.tail) >= indexTailEntries*e.width {
 		return e.flush()
 	}
@@ -201,8 +212,9 @@ func (x *segIndex) point(n int) (indexPoint, error) {
 	if n < 0 {
 		return indexPoint{}, nil
 	}
-	var buf [timeEntrySize]byte
-	f, err := x.offsets.at(n, &buf)
+	sc := entryScratches.Get().(*entryScratch)
+	defer entryScratches.Put(sc)
+	f, err := x.offsets.at(n, sc)
 	if err != nil {
 		return indexPoint{}, err
 	}
@@ -214,8 +226,9 @@ func (x *segIndex) timePoint(n int) (ts, rel int64, err error) {
 	if n < 0 {
 		return noTimestamp, 0, nil
 	}
-	var buf [timeEntrySize]byte
-	f, err := x.times.at(n, &buf)
+	sc := entryScratches.Get().(*entryScratch)
+	defer entryScratches.Put(sc)
+	f, err := x.times.at(n, sc)
 	if err != nil {
 		return 0, 0, err
 	}
