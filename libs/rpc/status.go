@@ -160,7 +160,7 @@ func fromStatus(st *status.Status, cause error) *Error {
 		if retry != nil {
 			e.RetryDelay = retryDelay(retry.RetryDelay)
 		}
-		e.Cause = cause
+		e.Code, e.Cause = validCode(st.Code()), cause
 		return e
 	}
 	e.Code, e.Message, e.Cause = validCode(st.Code()), st.Message(), cause
@@ -181,6 +181,8 @@ var bareReasons = map[codes.Code]typev1.ErrorReason{
 	codes.DeadlineExceeded:   typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED,
 	codes.PermissionDenied:   typev1.ErrorReason_ERROR_REASON_NOT_AUTHORIZED,
 	codes.ResourceExhausted:  typev1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
+	codes.NotFound:           typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST,
+	codes.AlreadyExists:      typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST,
 	codes.FailedPrecondition: typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST,
 	codes.OutOfRange:         typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST,
 	codes.Unimplemented:      typev1.ErrorReason_ERROR_REASON_UNSUPPORTED_FEATURE,
@@ -197,9 +199,8 @@ func fromBareStatus(st *status.Status) *Error {
 	message := st.Message()
 	switch st.Code() {
 	case codes.ResourceExhausted:
-		if size, limit, ok := messageSizes(message); ok {
-			return Errorf(reason, "a message is larger than may cross between the two sides (%s bytes; limit %s): send less at once, or raise the limit on both sides",
-				size, limit).With("limit", "grpc.max.message.bytes", "limit_bytes", limit, "bytes", size)
+		if strings.Contains(message, "larger than max") {
+			return tooLarge(message)
 		}
 	case codes.Unavailable:
 		e := Errorf(reason, "%s", message)
@@ -213,21 +214,19 @@ func fromBareStatus(st *status.Status) *Error {
 	return Errorf(reason, "%s", message)
 }
 
-// messageSizes finds the sizes in grpc's complaints about a message above the
-// limit: "grpc: received message larger than max (17 vs. 16)" and the like.
-func messageSizes(message string) (size, limit string, ok bool) {
-	if !strings.Contains(message, "larger than max") {
-		return "", "", false
+// tooLarge reads grpc's complaints about a message above the limit, such as
+// "grpc: received message larger than max (17 vs. 16)".
+func tooLarge(message string) *Error {
+	e := Errorf(typev1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
+		"a message is larger than the limit grpc.max.message.bytes (%s): send less at once, or raise the limit on both sides", message).
+		With("limit", "grpc.max.message.bytes")
+	var size, limit int64
+	if open := strings.LastIndexByte(message, '('); open >= 0 {
+		if n, err := fmt.Sscanf(message[open:], "(%d vs. %d)", &size, &limit); err == nil && n == 2 {
+			e = e.With("limit_bytes", fmt.Sprint(limit), "bytes", fmt.Sprint(size))
+		}
 	}
-	var a, b int64
-	open := strings.LastIndexByte(message, '(')
-	if open < 0 {
-		return "?", "?", true
-	}
-	if n, err := fmt.Sscanf(message[open:], "(%d vs. %d)", &a, &b); err != nil || n != 2 {
-		return "?", "?", true
-	}
-	return fmt.Sprint(a), fmt.Sprint(b), true
+	return e
 }
 
 // neverSent reports whether grpc says that there was no connection to send on.
