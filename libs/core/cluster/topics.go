@@ -1,0 +1,269 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/leat-io/leat/libs/core/topicconfig"
+	"github.com/leat-io/leat/libs/topicid"
+)
+
+const (
+	// MaxPartitions is the most partitions of one topic, and of all topics of one
+	// request.
+	MaxPartitions = 10_000
+	// MaxNameLength is the longest topic name, in bytes.
+	MaxNameLength = 249
+	// OffsetsTopic keeps committed offsets and group membership.
+	OffsetsTopic = "__consumer_offsets"
+)
+
+// Limits are what the mesh allows and assumes.
+type Limits struct {
+	DefaultPartitions        int32 // num.partitions
+	DefaultReplicationFactor int32 // default.replication.factor
+	MaxReplicationFactor     int32 // 0: as many as there are brokers
+	OffsetsPartitions        int32 // offsets.topic.num.partitions
+}
+
+// NewTopic asks for a topic.
+type NewTopic struct {
+	Name              string
+	Partitions        int32 // 0: the default
+	ReplicationFactor int32 // 0: the default
+	Configs           map[string]string
+	// ID is the new topic's id, drawn by the caller.
+	ID topicid.ID
+	// Shift chooses the broker of the first replica; drawn by the caller, any
+	// number from 0.
+	Shift int
+}
+
+// TopicOutcome is what becomes of one topic of a request.
+type TopicOutcome struct {
+	Name              string
+	ID                topicid.ID
+	Partitions        int32
+	ReplicationFactor int32
+	Rejection         *Rejection // set if nothing is done for the topic
+}
+
+// CreateTopics plans new topics. The outcomes are in the order of the request; a
+// topic with a rejection is not in the plan. A rejection of the whole request is
+// returned as the error; else the error is an *InvariantError.
+func CreateTopics(s *State, limits Limits, topics []NewTopic) (Plan, []TopicOutcome, error) {
+	if len(topics) == 0 {
+		return Plan{}, nil, reject("INVALID_REQUEST", "no topics to create; name at least one")
+	}
+	if err := checkRequestSize(limits, topics); err != nil {
+		return Plan{}, nil, err
+	}
+	p := newPlanner(s)
+	outcomes := make([]TopicOutcome, 0, len(topics))
+	taken := map[string]string{} // folded names of this request
+	for _, t := range topics {
+		outcome, rejection := createTopic(p, limits, t, taken)
+		outcome.Rejection = rejection
+		outcomes = append(outcomes, outcome)
+	}
+	plan, err := p.done()
+	return plan, outcomes, err
+}
+
+// checkRequestSize refuses a request as a whole before anything of it is planned.
+func checkRequestSize(limits Limits, topics []NewTopic) error {
+	total := int64(0)
+	for _, t := range topics {
+		if t.Partitions == 0 {
+			t.Partitions = limits.DefaultPartitions
+		}
+		total += max(int64(t.Partitions), 0)
+	}
+	if total > MaxPartitions {
+		return reject("INVALID_PARTITIONS", "%d partitions in one request; at most %d over all its topics. Nothing was created",
+			total, MaxPartitions).with("limit", strconv.Itoa(MaxPartitions))
+	}
+	return nil
+}
+
+func createTopic(p *planner, limits Limits, t NewTopic, taken map[string]string) (TopicOutcome, *Rejection) {
+	outcome := TopicOutcome{Name: t.Name}
+	if err := CheckTopicName(t.Name); err != nil {
+		return outcome, err
+	}
+	if t.Name == OffsetsTopic {
+		return outcome, reject("INTERNAL_TOPIC", "%s belongs to Leat itself and is made when the first group needs it; choose another name", t.Name).with("topic", t.Name)
+	}
+	if other, ok := taken[fold(t.Name)]; ok {
+		return outcome, reject("INVALID_TOPIC_NAME", "%q comes beside %q in one request; name each topic once, and keep names apart that differ only in . and _", t.Name, other).with("topic", t.Name)
+	}
+	if err := checkNameFree(p.state, t.Name); err != nil {
+		return outcome, err
+	}
+	if err := checkConfigs(p.state, nil, t.Configs); err != nil {
+		return outcome, err.with("topic", t.Name)
+	}
+	outcome, rejection := layOut(p, limits, t, false)
+	if rejection == nil {
+		taken[fold(t.Name)] = t.Name
+	}
+	return outcome, rejection
+}
+
+// CheckTopicName tells whether a name is allowed at all.
+func CheckTopicName(name string) *Rejection {
+	bad := func(why string) *Rejection {
+		shown := name
+		if len(shown) > 64 {
+			shown = shown[:64] + "…"
+		}
+		return reject("INVALID_TOPIC_NAME", "topic name %q %s; use 1 to %d of a-z, A-Z, 0-9, '.', '_' and '-'", shown, why, MaxNameLength)
+	}
+	switch {
+	case name == "":
+		return bad("is empty")
+	case len(name) > MaxNameLength:
+		return bad(fmt.Sprintf("has %d characters", len(name)))
+	case name == "." || name == "..":
+		return bad("is not allowed")
+	}
+	for _, r := range name {
+		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-') {
+			return bad(fmt.Sprintf("contains %q", r))
+		}
+	}
+	return nil
+}
+
+func checkNameFree(s *State, name string) *Rejection {
+	if s.TopicByName(name) != nil {
+		return reject("TOPIC_EXISTS", "there is a topic %q already; choose another name, or delete it first", name).with("topic", name)
+	}
+	if other, ok := s.folded[fold(name)]; ok && other != name {
+		return reject("INVALID_TOPIC_NAME", "%q collides with the topic %q: '.' and '_' are the same in metric names; choose another name", name, other).with("topic", name)
+	}
+	return nil
+}
+
+// checkConfigs validates configs as they are to be; before is nil for a new topic.
+func checkConfigs(s *State, before *Topic, configs map[string]string) *Rejection {
+	defaults := s.Cluster().DefaultConfigs
+	err := topicconfig.Validate(defaults, configs)
+	if err == nil && before != nil {
+		err = topicconfig.ValidateChange(defaults, before.Configs, configs)
+	}
+	if err != nil {
+		return reject("INVALID_CONFIG", "%v", err)
+	}
+	return nil
+}
+
+// layOut plans the records of one new topic: its partitions in a stage before the
+// topic itself, so that a topic that is seen is whole.
+func layOut(p *planner, limits Limits, t NewTopic, internal bool) (TopicOutcome, *Rejection) {
+	outcome := TopicOutcome{Name: t.Name, ID: t.ID, Partitions: t.Partitions, ReplicationFactor: t.ReplicationFactor}
+	if outcome.Partitions == 0 {
+		outcome.Partitions = limits.DefaultPartitions
+	}
+	if outcome.ReplicationFactor == 0 {
+		outcome.ReplicationFactor = limits.DefaultReplicationFactor
+	}
+	if outcome.Partitions < 1 || outcome.Partitions > MaxPartitions {
+		return TopicOutcome{Name: t.Name}, reject("INVALID_PARTITIONS", "a topic cannot have %d partitions; give 1 to %d", outcome.Partitions, MaxPartitions).
+			with("topic", t.Name).with("limit", strconv.Itoa(MaxPartitions))
+	}
+	brokers, rejection := placeable(p.state, limits, outcome.ReplicationFactor)
+	if rejection != nil {
+		return TopicOutcome{Name: t.Name}, rejection.with("topic", t.Name)
+	}
+	config, err := topicconfig.Parse(p.state.Cluster().DefaultConfigs, t.Configs)
+	if err != nil {
+		return TopicOutcome{Name: t.Name}, reject("INVALID_CONFIG", "%v", err).with("topic", t.Name)
+	}
+	if _, own := t.Configs[topicconfig.MinInsyncReplicas]; own && config.MinInsyncReplicas > outcome.ReplicationFactor {
+		return TopicOutcome{Name: t.Name}, reject("INVALID_CONFIG", "min.insync.replicas=%d is above the replication factor %d; lower it, or raise the replication factor",
+			config.MinInsyncReplicas, outcome.ReplicationFactor).with("topic", t.Name)
+	}
+	floor := value(p.state.names[t.Name]).LeaderEpochFloor
+	if floor >= math.MaxInt32-1 {
+		return TopicOutcome{Name: t.Name}, reject("INVALID_TOPIC_NAME", "the leader epochs of the name %q are used up; choose another name", t.Name).with("topic", t.Name)
+	}
+	p.next()
+	minISR := min(config.MinInsyncReplicas, outcome.ReplicationFactor)
+	for n := range outcome.Partitions {
+		p.put(newPartition(p.state, t.ID, n, place(brokers, int(n)+t.Shift, outcome.ReplicationFactor), minISR, floor))
+	}
+	p.next()
+	p.put(Topic{ID: t.ID, Name: t.Name, Partitions: outcome.Partitions, Configs: maps.Clone(t.Configs), Internal: internal})
+	p.put(TopicName{Name: t.Name, Topic: t.ID, LeaderEpochFloor: floor})
+	return outcome, nil
+}
+
+// placeable lists the brokers that take new replicas, sorted.
+func placeable(s *State, limits Limits, replicationFactor int32) ([]int32, *Rejection) {
+	if replicationFactor < 1 {
+		return nil, reject("INVALID_REPLICATION_FACTOR", "a replication factor of %d is not possible; give 1 or more", replicationFactor)
+	}
+	if limits.MaxReplicationFactor > 0 && replicationFactor > limits.MaxReplicationFactor {
+		return nil, reject("INVALID_REPLICATION_FACTOR", "a replication factor of %d is not possible yet: replication comes with a later release; use %d",
+			replicationFactor, limits.MaxReplicationFactor)
+	}
+	var live []int32
+	for _, b := range s.Brokers() {
+		if !b.Value.Fenced && !b.Value.Draining {
+			live = append(live, b.Value.Process.ID)
+		}
+	}
+	if len(live) == 0 {
+		return nil, reject("STARTING", "no broker is ready to hold a topic; start one, or wait until it is")
+	}
+	if int(replicationFactor) > len(live) {
+		return nil, reject("INVALID_REPLICATION_FACTOR", "a replication factor of %d needs as many live brokers, and there are %d; start more, or ask for less",
+			replicationFactor, len(live))
+	}
+	return live, nil
+}
+
+// place lists the replicas of a partition: the first on the broker at position
+// first, the others after it, round and round.
+func place(brokers []int32, first int, replicationFactor int32) []int32 {
+	replicas := make([]int32, 0, replicationFactor)
+	for j := range int(replicationFactor) {
+		replicas = append(replicas, brokers[(first+j)%len(brokers)])
+	}
+	return replicas
+}
+
+// newPartition is a partition's first record. It is led from the start by its
+// preferred replica, in the first leader epoch above the floor.
+func newPartition(s *State, topic topicid.ID, n int32, replicas []int32, minISR, floor int32) Partition {
+	return Partition{
+		Topic: topic, Number: n,
+		Leader: s.Broker(replicas[0]).Value.Process, LeaderEpoch: floor + 1,
+		Replicas: replicas, ISR: slices.Clone(replicas), MinISR: minISR,
+	}
+}
+
+// EnsureInternalTopic plans an internal topic unless it exists. The outcome names
+// it either way.
+func EnsureInternalTopic(s *State, limits Limits, name string, id topicid.ID, shift int) (Plan, TopicOutcome, error) {
+	if name != OffsetsTopic {
+		return Plan{}, TopicOutcome{Name: name}, reject("INVALID_TOPIC_NAME", "%q is no internal topic of this release", name).with("topic", name)
+	}
+	if t := s.TopicByName(name); t != nil {
+		return Plan{}, TopicOutcome{Name: name, ID: t.Value.ID, Partitions: t.Value.Partitions}, nil
+	}
+	p := newPlanner(s)
+	outcome, rejection := layOut(p, limits, NewTopic{
+		Name: name, ID: id, Shift: shift, Partitions: limits.OffsetsPartitions, ReplicationFactor: 1,
+		Configs: map[string]string{topicconfig.CleanupPolicy: "compact", topicconfig.SegmentBytes: "104857600"},
+	}, true)
+	if rejection != nil {
+		return Plan{}, outcome, rejection
+	}
+	plan, err := p.done()
+	return plan, outcome, err
+}
