@@ -106,7 +106,7 @@ type UnknownKeyError struct {
 }
 
 func (e *UnknownKeyError) Error() string {
-	msg := fmt.Sprintf("unknown setting %q", e.Key)
+	msg := fmt.Sprintf("unknown setting %.100q", e.Key)
 	if e.Source != "" {
 		msg = e.Source + ": " + msg
 	}
@@ -143,10 +143,13 @@ type SyntaxError struct {
 
 func (e *SyntaxError) Error() string { return e.Source + ": " + e.Reason }
 
+// maxTypo is the largest edit distance that still counts as a slip.
+const maxTypo = 6
+
 // nearest finds the known key with the smallest edit distance, if it is small
 // for the length of the key.
 func nearest(key string, fs []field) string {
-	best, bestDistance := "", max(2, len(key)/3)+1
+	best, bestDistance := "", min(max(2, len(key)/3), maxTypo)+1
 	for _, f := range fs {
 		if d := distance(key, f.Name); d < bestDistance {
 			best, bestDistance = f.Name, d

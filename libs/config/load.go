@@ -96,7 +96,7 @@ func parseFlags(args []string, fs []field) (flagSet, error) {
 			switch {
 			case typ == "":
 				// Unknown: what follows, if it is no flag, is most likely its value.
-				next = next && !strings.HasPrefix(args[i+1], "--")
+				next = next && !strings.HasPrefix(args[i+1], "-")
 			case next:
 			case typ == "bool":
 				value = "true"
