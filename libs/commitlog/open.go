@@ -179,7 +179,7 @@ func (r *recovery) openClean() (done bool, err error) {
 		if err != nil && !isBatchFault(err) {
 			return false, err
 		}
-		if err != nil || h.BaseOffset != next || h.LastOffsetDelta < 0 || pos-p.pos > interval {
+		if err != nil || h.BaseOffset != next || pos-p.pos > interval {
 			return false, nil
 		}
 		next, maxTS = h.NextOffset(), max(maxTS, h.MaxTimestamp)

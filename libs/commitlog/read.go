@@ -64,7 +64,7 @@ func (l *Log) Read(offset, upTo int64, maxBytes int, alloc func(n int) []byte) (
 	if pos, ok := l.cursors.find(offset, v.segs[i]); ok {
 		sc := newScanner(*v.segs[i].file.Load(), v.segs[i].size.Load(), (*buf)[:record.HeaderSize])
 		if h, err := sc.header(pos); err == nil && h.BaseOffset == offset {
-			return l.readFrom(v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
+			return l.readFrom(&v, v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
 		}
 	}
 	for ; i < len(v.segs); i++ {
@@ -73,7 +73,7 @@ func (l *Log) Read(offset, upTo int64, maxBytes int, alloc func(n int) []byte) (
 			return none, err
 		}
 		if found {
-			return l.readFrom(v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
+			return l.readFrom(&v, v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
 		}
 		if err := v.checkJoin(i, offset); err != nil {
 			return none, err
@@ -90,8 +90,11 @@ func (v *view) checkJoin(i int, offset int64) error {
 }
 
 // readFrom reads from the batch at pos on, whose header is h.
-func (l *Log) readFrom(seg *segment, pos int64, h *record.Header, offset, upTo int64, maxBytes int, alloc func(n int) []byte) (ReadResult, error) {
+func (l *Log) readFrom(v *view, seg *segment, pos int64, h *record.Header, offset, upTo int64, maxBytes int, alloc func(n int) []byte) (ReadResult, error) {
 	res := ReadResult{FirstBatchBase: -1, NextOffset: offset}
+	if h.NextOffset() > v.end {
+		return res, seg.fault(pos, h.BaseOffset, &record.CorruptError{Detail: fmt.Sprintf("the batch reaches to offset %d and the log ends at %d", h.NextOffset(), v.end)})
+	}
 	if h.NextOffset() > upTo {
 		return res, nil
 	}
@@ -114,7 +117,7 @@ func (l *Log) readFrom(seg *segment, pos int64, h *record.Header, offset, upTo i
 	used := 0
 	next := h.BaseOffset
 	for used+record.HeaderSize <= n {
-		bh, err := record.ParseHeader(buf[used:])
+		bh, err := parseHeader(buf[used:])
 		if err == nil && bh.BaseOffset < next {
 			err = &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where %d or more belongs", bh.BaseOffset, next)}
 		}
