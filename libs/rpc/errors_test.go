@@ -272,10 +272,12 @@ func TestWithCopies(t *testing.T) {
 
 // Details stay under 8 KiB and valid whatever goes in.
 func TestErrorIsBounded(t *testing.T) {
+	further := &typev1.Handshake{SoftwareVersion: strings.Repeat("x", 4000)}
 	e := Errorf(invalid, "%s\xff%s", strings.Repeat("ä", 50_000), "end").WithLeader(1, strings.Repeat("h", 200), 1).WithRetry(time.Second)
 	for i := range 500 {
 		e = e.With(fmt.Sprintf("key-%03d-%s", i, strings.Repeat("k", 200)), strings.Repeat("v", 5000)+"\xff")
 	}
+	e = e.WithDetails(further)
 	wire, err := proto.Marshal(e.GRPCStatus().Proto())
 	if err != nil {
 		t.Fatal(err)
@@ -283,8 +285,11 @@ func TestErrorIsBounded(t *testing.T) {
 	if len(wire) > 8<<10 {
 		t.Errorf("%d bytes", len(wire))
 	}
-	if len(e.GRPCStatus().Details()) != 3 {
-		t.Errorf("%d details, want ErrorInfo, RetryInfo and Error", len(e.GRPCStatus().Details()))
+	if len(e.GRPCStatus().Details()) != 4 {
+		t.Errorf("%d details, want ErrorInfo, RetryInfo, Error and the further one", len(e.GRPCStatus().Details()))
+	}
+	if back := FromError(e.GRPCStatus().Err()).Details; len(back) != 1 || !proto.Equal(back[0], further) {
+		t.Errorf("%d further details came back", len(back))
 	}
 	p := ToProto(e)
 	if !utf8.ValidString(p.Message) || len(p.Message) > maxMessageBytes || !strings.HasSuffix(p.Message, "(cut)") {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -23,10 +24,10 @@ import (
 // ErrorDomain is the domain of every ErrorInfo that Leat sends.
 const ErrorDomain = "leat"
 
-// Limits that keep an error's details under 8 KiB: the message travels in the
-// status and once more in the details.
+// Limits that keep an error's details under 8 KiB, with 4 KiB left for further
+// ones: the message travels in the status and once more in the details.
 const (
-	maxMessageBytes  = 1500
+	maxMessageBytes  = 1200
 	maxMetadataBytes = 1000
 )
 
@@ -135,6 +136,7 @@ func fromStatus(st *status.Status, cause error) *Error {
 		info  *errdetails.ErrorInfo
 		retry *errdetails.RetryInfo
 		own   *typev1.Error
+		other []proto.Message
 	)
 	for _, d := range st.Details() {
 		switch d := d.(type) {
@@ -146,6 +148,8 @@ func fromStatus(st *status.Status, cause error) *Error {
 			retry = d
 		case *typev1.Error:
 			own = d
+		case proto.Message:
+			other = append(other, d)
 		}
 	}
 	var e *Error
@@ -163,7 +167,7 @@ func fromStatus(st *status.Status, cause error) *Error {
 		e.Code, e.Cause = validCode(st.Code()), cause
 		return e
 	}
-	e.Code, e.Message, e.Cause = validCode(st.Code()), st.Message(), cause
+	e.Code, e.Message, e.Details, e.Cause = validCode(st.Code()), st.Message(), other, cause
 	if info != nil {
 		e.Metadata = maps.Clone(info.Metadata)
 	}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc/grpclog"
+
 	"github.com/leat-io/leat/libs/config"
 	"github.com/leat-io/leat/libs/obs"
 	"github.com/leat-io/leat/libs/version"
@@ -55,6 +57,9 @@ const (
 // --version), 1 after a failure, told in one line on stderr, 2 after wrong usage,
 // and 130 at once at the second signal.
 func Main[C any, P Config[C], S Service](kind string, defaultPort int, cfg C, build func(C, Deps) (S, error)) {
+	// gRPC's own log would put lines of another shape among ours; what matters in
+	// it comes back as errors.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	p := process{
