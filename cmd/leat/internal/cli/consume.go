@@ -1,0 +1,280 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/rpc"
+
+	"github.com/leat-io/leat/cmd/leat/internal/consume"
+	"github.com/leat-io/leat/cmd/leat/internal/exit"
+	"github.com/leat-io/leat/cmd/leat/internal/output"
+)
+
+type consumeFlags struct {
+	group, instance string
+	fromBeginning   bool
+	offset          int64
+	since           string
+	partition       int32
+	maxMessages     int64
+	follow          bool
+	format          string
+	autoCommit      bool
+	clientID        string
+}
+
+func newConsumeCommand(a *app) *cobra.Command {
+	var f consumeFlags
+	cmd := &cobra.Command{
+		Use: "consume TOPIC…", Short: "Print the records of topics", Args: args("TOPIC…"),
+		Long: `Print records of one or more topics as they come, until SIGINT or SIGTERM.
+
+Without a group, reading starts at the end, or where --from-beginning, --offset
+or --since say. With a group, it starts at the group's committed offset; the
+flags apply only where there is none. What was printed, and nothing else, is
+committed every second and before the command exits, also on SIGINT and
+SIGTERM; --auto-commit=false leaves the group's offsets alone.
+
+--follow=false stops at each partition's high watermark as of the start.
+--max-messages stops after exactly so many records.
+
+Without --format the value and LF are printed. --format takes the verbs %t
+topic, %p partition, %o offset, %T timestamp (ms since 1970), %k key, %h headers
+(key=value, with commas between), %v value, %%, and the escapes \n \t \r \0 \\.
+A record ends with LF unless the format itself ends with an escape; the escape
+\c adds nothing, and prevents the LF. Null prints as nothing: use -o json to
+tell null from empty.
+
+-o json prints one object a line:
+{"topic","partition","offset","timestamp","key","value","headers":[{"key","value"}],"leader_epoch"},
+with key_base64 or value_base64 instead where the bytes are not UTF-8; null is
+null. ` + "`leat produce --input json`" + ` takes it.
+
+` + exitCodes,
+		Example: `  leat consume hdfs --from-beginning --follow=false
+  leat consume hdfs --group g1 --from-beginning --max-messages 2000
+  leat consume hdfs --partition 0 --offset 100 --format '%o\t%k\t%v'
+  leat consume hdfs --since '1h ago' -o json`,
+		RunE: func(cmd *cobra.Command, given []string) error {
+			return a.consume(cmd, given, f)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.group, "group", "", "consumer group to join (default: none, nothing is committed)")
+	fs.StringVar(&f.instance, "instance-id", "", "static instance id in the group")
+	fs.BoolVar(&f.fromBeginning, "from-beginning", false, "start at the first record; with a group, where it has no committed offset")
+	fs.Int64Var(&f.offset, "offset", 0, "start at this offset of each partition read")
+	fs.StringVar(&f.since, "since", "", "start at the first record of a time or later: "+timeForms)
+	fs.Int32Var(&f.partition, "partition", 0, "read this partition only")
+	fs.Int64Var(&f.maxMessages, "max-messages", 0, "stop after so many records (default: never)")
+	fs.BoolVar(&f.follow, "follow", true, "go on with records as they come; false stops at the end as of the start")
+	fs.StringVar(&f.format, "format", "", "how to print a record")
+	fs.BoolVar(&f.autoCommit, "auto-commit", true, "commit what was printed")
+	fs.StringVar(&f.clientID, "client-id", "leat-consume", "name of this client in logs and metrics")
+	return cmd
+}
+
+// check finds wrong usage, and gives the opening message without partitions.
+func (f *consumeFlags) check(cmd *cobra.Command, topics []string, json bool) (*gatewayv1.ConsumeOpen, consume.Format, error) {
+	help, changed := seeHelp(cmd), cmd.Flags().Changed
+	starts := 0
+	for _, given := range []bool{f.fromBeginning, changed("offset"), changed("since")} {
+		if given {
+			starts++
+		}
+	}
+	switch {
+	case starts > 1:
+		return nil, nil, exit.Usage(help, "--from-beginning, --offset and --since exclude each other")
+	case f.offset < 0:
+		return nil, nil, exit.Usage(help, "--offset is %d; offsets count from 0", f.offset)
+	case f.partition < 0:
+		return nil, nil, exit.Usage(help, "--partition is %d; partitions count from 0", f.partition)
+	case f.group != "" && (changed("partition") || changed("offset")):
+		return nil, nil, exit.Usage("Leave out --group, or set the group's offset with `leat group commit`.", "a group shares out partitions and keeps offsets by itself, so --partition and --offset do not go with --group")
+	case f.group == "" && (changed("auto-commit") && f.autoCommit || f.instance != ""):
+		return nil, nil, exit.Usage(help, "--auto-commit and --instance-id need --group")
+	case changed("group") && f.group == "":
+		return nil, nil, exit.Usage(help, "--group is empty")
+	case changed("max-messages") && f.maxMessages < 1:
+		return nil, nil, exit.Usage(help, "--max-messages is %d; it must be at least 1", f.maxMessages)
+	case json && changed("format"):
+		return nil, nil, exit.Usage(help, "--format and -o json exclude each other")
+	case slices.Contains(topics, ""):
+		return nil, nil, exit.Usage(help, "a topic name is empty")
+	}
+	format := consume.ValueLines
+	if json {
+		format = consume.JSONLines
+	} else if changed("format") {
+		parsed, err := consume.ParseFormat(f.format)
+		if err != nil {
+			return nil, nil, exit.Usage(help, "--format: %w", err)
+		}
+		format = parsed
+	}
+	open := &gatewayv1.ConsumeOpen{
+		Handshake: rpc.LocalHandshake(), ClientId: f.clientID, Group: f.group, InstanceId: f.instance, StartAt: gatewayv1.StartAt_START_AT_LATEST,
+	}
+	if f.fromBeginning {
+		open.StartAt = gatewayv1.StartAt_START_AT_EARLIEST
+	}
+	if changed("since") {
+		t, err := parseTime(f.since, time.Now())
+		if err != nil {
+			return nil, nil, exit.Usage(help, "--since: %w", err)
+		}
+		open.StartAt, open.StartTimestampMs = gatewayv1.StartAt_START_AT_TIMESTAMP, t.UnixMilli()
+	}
+	return open, format, nil
+}
+
+func (a *app) consume(cmd *cobra.Command, topics []string, f consumeFlags) error {
+	slices.Sort(topics)
+	topics = slices.Compact(topics)
+	open, format, err := f.check(cmd, topics, a.json())
+	if err != nil {
+		return err
+	}
+	conn, err := a.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	cfg := consume.Config{
+		Client: gatewayv1.NewConsumerServiceClient(conn), Open: open, MaxMessages: f.maxMessages,
+		AutoCommit: f.autoCommit, Format: format, Out: a.Out, Interrupt: a.interrupt,
+	}
+	if err := a.consumeWhat(cmd, gatewayv1.NewAdminServiceClient(conn), topics, f, &cfg); err != nil {
+		return err
+	}
+	progress, clear := a.consumeProgress()
+	cfg.Progress = progress
+	cfg.Note = func(format string, args ...any) { clear(); a.notef(format, args...) }
+	summary, err := consume.Run(cmd.Context(), cfg)
+	clear()
+	a.printConsumed(summary)
+	return a.consumeOutcome(summary, err)
+}
+
+// consumeWhat finds the partitions to read and, without following, their ends.
+func (a *app) consumeWhat(cmd *cobra.Command, admin gatewayv1.AdminServiceClient, topics []string, f consumeFlags, cfg *consume.Config) error {
+	ctx, cancel := a.callContext(cmd.Context())
+	defer cancel()
+	if !f.follow {
+		cfg.Ends = map[consume.Partition]int64{}
+	}
+	latest := &typev1.OffsetSpec{Spec: &typev1.OffsetSpec_Place_{Place: typev1.OffsetSpec_PLACE_LATEST}}
+	byHand := cmd.Flags().Changed("partition") || cmd.Flags().Changed("offset")
+	for _, topic := range topics {
+		d, err := call(ctx, admin.DescribeTopic, &gatewayv1.DescribeTopicRequest{Topic: topic})
+		if err != nil {
+			return err
+		}
+		var numbers []int32
+		for _, p := range d.GetPartitions() {
+			if !cmd.Flags().Changed("partition") || p.GetPartition() == f.partition {
+				numbers = append(numbers, p.GetPartition())
+			}
+		}
+		if len(numbers) == 0 {
+			return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_PARTITION, "topic %s has no partition %d, it has %d partitions", topic, f.partition, len(d.GetPartitions()))
+		}
+		for _, n := range numbers {
+			cfg.Partitions = append(cfg.Partitions, consume.Partition{Topic: topic, Partition: n})
+			if byHand {
+				p := &gatewayv1.ConsumePartition{Topic: topic, Partition: n}
+				if cmd.Flags().Changed("offset") {
+					p.Offset = &f.offset
+				}
+				cfg.Open.Partitions = append(cfg.Open.Partitions, p)
+			}
+		}
+		if f.follow {
+			continue
+		}
+		if err := endsOf(ctx, admin, topic, numbers, latest, cfg.Ends); err != nil {
+			return err
+		}
+	}
+	if !byHand {
+		cfg.Open.Topics = topics
+	}
+	return nil
+}
+
+// endsOf finds the visible ends of partitions, waiting for leaders that do not
+// answer yet.
+func endsOf(ctx context.Context, admin gatewayv1.AdminServiceClient, topic string, numbers []int32, latest *typev1.OffsetSpec, ends map[consume.Partition]int64) error {
+	backoff := rpc.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
+	for {
+		r, err := call(ctx, admin.ListOffsets, &gatewayv1.ListOffsetsRequest{Topic: topic, Partitions: numbers, Spec: latest})
+		if err != nil {
+			return err
+		}
+		var missing []int32
+		var why *rpc.Error
+		for _, o := range r.GetOffsets() {
+			if e := rpc.FromProto(o.GetError()); e != nil {
+				missing, why = append(missing, o.GetPartition()), e
+				continue
+			}
+			ends[consume.Partition{Topic: topic, Partition: o.GetPartition()}] = o.GetOffset()
+		}
+		if why == nil {
+			return nil
+		}
+		if !rpc.Retryable(why) {
+			return why
+		}
+		numbers = missing
+		select {
+		case <-time.After(backoff.Next()):
+		case <-ctx.Done():
+			return exit.With(exit.Unknown, why)
+		}
+	}
+}
+
+func (a *app) printConsumed(s consume.Summary) {
+	rate := float64(s.Records) / max(s.Elapsed.Seconds(), 1e-9)
+	if !s.OutputClosed {
+		fmt.Fprintf(a.Err, "%s records, %s in %s, %s records/s\n", output.Count(s.Records), output.Bytes(s.Bytes), output.Duration(s.Elapsed), output.Count(int64(rate)))
+	}
+}
+
+func (a *app) consumeOutcome(s consume.Summary, err error) error {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return exit.Silent(exit.Interrupted)
+	case err != nil && s.Records > 0:
+		return exit.With(exit.Partly, err)
+	case err != nil:
+		return err
+	case s.Uncommitted > 0:
+		why := "no answer"
+		if s.CommitErr != nil {
+			why = fmt.Sprintf("%s (%s)", strings.TrimRight(s.CommitErr.Message, "."), rpc.ReasonName(s.CommitErr.Reason))
+		}
+		return &exit.Error{
+			Code: exit.Unknown, Err: fmt.Errorf("the last records printed of %d partitions may not be committed: %s", s.Uncommitted, why),
+			Next: "See `leat group describe`; the group may get them again.",
+		}
+	case s.Interrupted:
+		return exit.Silent(exit.Interrupted)
+	case s.PartitionErr != nil && s.Records > 0:
+		return exit.With(exit.Partly, s.PartitionErr)
+	case s.PartitionErr != nil:
+		return s.PartitionErr
+	}
+	return nil
+}

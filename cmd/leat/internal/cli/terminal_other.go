@@ -1,0 +1,5 @@
+//go:build !linux
+
+package cli
+
+func isTerminal(uintptr) bool { return false }

@@ -1,0 +1,216 @@
+package consume
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/rpc"
+)
+
+// handle takes an event. An error ends the Run.
+func (e *engine) handle(ev event) error {
+	if ev.session != e.session {
+		return nil // of a session that was given up
+	}
+	e.heardAt = time.Now()
+	if ev.err != nil {
+		if errors.Is(ev.err, io.EOF) {
+			if e.leaving {
+				return errDone
+			}
+			return e.broken(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNREACHABLE, "the gateway ended the stream"))
+		}
+		return e.broken(rpc.FromError(ev.err))
+	}
+	switch m := ev.response.GetMessage().(type) {
+	case *gatewayv1.ConsumeResponse_Opened:
+		e.handleOpened(m.Opened)
+	case *gatewayv1.ConsumeResponse_Status:
+		e.handleStatus(rpc.FromProto(m.Status.GetWaitingFor()))
+	case *gatewayv1.ConsumeResponse_Assigned:
+		e.handleAssigned(m.Assigned)
+	case *gatewayv1.ConsumeResponse_Records:
+		e.handleRecords(m.Records)
+	case *gatewayv1.ConsumeResponse_Progress:
+		pl := e.place(m.Progress.GetTopic(), m.Progress.GetPartition())
+		if e.reads(pl) {
+			pl.next = max(pl.next, m.Progress.GetNextOffset())
+		}
+	case *gatewayv1.ConsumeResponse_CommitResult:
+		e.handleCommitResult(m.CommitResult)
+	case *gatewayv1.ConsumeResponse_PartitionError:
+		return e.handlePartitionError(m.PartitionError)
+	case *gatewayv1.ConsumeResponse_Revoke:
+		e.handleRevoke(m.Revoke)
+	case *gatewayv1.ConsumeResponse_Drain:
+		return e.broken(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DRAINING, "the gateway is stopping"))
+	case *gatewayv1.ConsumeResponse_Fenced:
+		e.fenced = rpc.FromProto(m.Fenced.GetError())
+	case *gatewayv1.ConsumeResponse_Closed:
+		if e.leaving {
+			return errDone
+		}
+		e.finish()
+		e.endSession() // nothing more comes, and a commit needs another stream
+	}
+	return nil
+}
+
+func (e *engine) handleOpened(o *gatewayv1.ConsumeOpened) {
+	e.opened, e.everOpened, e.fenced = true, true, nil
+	e.memberID, e.attach = o.GetMemberId(), o.GetAttach()
+	e.backoff.Reset()
+	now := time.Now()
+	if !e.lostSince.IsZero() && e.lostSince != e.started {
+		e.cfg.Note("connected to the gateway again")
+	}
+	e.lostSince, e.changedAt = time.Time{}, now
+	e.waitingFrom, e.statusTold = time.Time{}, false
+}
+
+func (e *engine) handleStatus(err *rpc.Error) {
+	if err == nil {
+		return
+	}
+	now := time.Now()
+	if e.waitingFrom.IsZero() {
+		e.waitingFrom = now
+	}
+	if !e.statusTold && now.Sub(e.waitingFrom) > statusPatient {
+		e.statusTold = true
+		e.cfg.Note("waiting: %s (%s)", err.Message, rpc.ReasonName(err.Reason))
+	}
+}
+
+// handleAssigned begins with a partition, where the group says or, if this
+// process has printed further already, behind that.
+func (e *engine) handleAssigned(a *gatewayv1.ConsumeAssigned) {
+	pl := e.place(a.GetTopic(), a.GetPartition())
+	pl.assigned, pl.revoking, pl.failed = true, false, false
+	if pl.committed < 0 {
+		pl.committed = a.GetStartOffset()
+	}
+	if pl.next < a.GetStartOffset() {
+		pl.next, pl.flushed = a.GetStartOffset(), a.GetStartOffset()
+	}
+	e.changedAt = time.Now()
+}
+
+// reads reports whether records of the partition are to be printed.
+func (e *engine) reads(pl *place) bool {
+	return !e.finishing && !pl.failed && !pl.revoking && (pl.assigned || !e.grouped())
+}
+
+func (e *engine) handleRecords(m *gatewayv1.ConsumeRecords) {
+	e.owed += m.GetCost()
+	pl := e.place(m.GetTopic(), m.GetPartition())
+	if !e.reads(pl) {
+		return
+	}
+	end, bounded := e.cfg.Ends[Partition{m.GetTopic(), m.GetPartition()}]
+	for _, r := range m.GetRecords() {
+		if r.GetOffset() < pl.next {
+			continue // printed before a stream broke
+		}
+		if bounded && r.GetOffset() >= end {
+			pl.next = max(pl.next, end)
+			return
+		}
+		if e.cfg.MaxMessages > 0 && e.summary.Records >= e.cfg.MaxMessages {
+			e.finish()
+			return
+		}
+		before := len(e.out)
+		e.out = e.cfg.Format(e.out, m.GetTopic(), m.GetPartition(), r)
+		e.summary.Records++
+		e.summary.Bytes += int64(len(e.out) - before)
+		pl.next, pl.epoch, pl.delivered = r.GetOffset()+1, r.GetLeaderEpoch(), true
+	}
+	pl.next = max(pl.next, m.GetNextOffset())
+	if e.cfg.MaxMessages > 0 && e.summary.Records >= e.cfg.MaxMessages {
+		e.finish()
+	}
+	if len(e.out) >= flushBytes {
+		e.flushedAt = time.Time{} // step flushes before it goes on
+	}
+}
+
+func (e *engine) handlePartitionError(m *gatewayv1.ConsumePartitionError) error {
+	err := rpc.FromProto(m.GetError())
+	if err == nil {
+		return nil
+	}
+	pl := e.place(m.GetTopic(), m.GetPartition())
+	switch err.Action {
+	case typev1.Action_ACTION_RETRY, typev1.Action_ACTION_REOPEN:
+		e.handleStatus(err) // the gateway goes on trying
+	case typev1.Action_ACTION_DROP_PARTITION:
+		pl.assigned = false
+	default:
+		if !pl.delivered {
+			return err // most likely the position asked for is wrong
+		}
+		pl.failed = true
+		if e.summary.PartitionErr == nil {
+			e.summary.PartitionErr = err
+		}
+		e.cfg.Note("partition %s/%d stops: %s", m.GetTopic(), m.GetPartition(), err.Message)
+	}
+	return nil
+}
+
+// broken handles the end of a stream: the next one resumes, or joins anew.
+func (e *engine) broken(err *rpc.Error) error {
+	e.endSession()
+	if e.leaving {
+		return errDone
+	}
+	if e.fenced != nil {
+		err, e.fenced = e.fenced, nil
+	}
+	if !e.everOpened && err.Reason == typev1.ErrorReason_ERROR_REASON_UNREACHABLE {
+		return err // nothing was reached yet: better say so at once
+	}
+	switch {
+	case err.Action == typev1.Action_ACTION_REJOIN:
+		if lost := len(e.dirty()); e.finishing && e.commits() && lost > 0 {
+			e.summary.CommitErr = err
+			return errDone
+		}
+		e.memberID, e.attach = "", 0
+		for _, pl := range e.places {
+			pl.assigned, pl.revoking = false, false
+		}
+		e.cfg.Note("joining the group anew: %s", err.Message)
+	case rpc.Retryable(err):
+		if e.lostSince.IsZero() {
+			e.cfg.Note("lost the gateway (%s); trying again", err.Message)
+		}
+	default:
+		if e.finishing && e.commits() {
+			e.summary.CommitErr = err
+			return errDone
+		}
+		return err
+	}
+	if e.lostSince.IsZero() {
+		e.lostSince = time.Now()
+	}
+	e.reconnectAt = time.Now().Add(e.backoff.Next())
+	return nil
+}
+
+func (e *engine) endSession() {
+	if e.session == nil {
+		return
+	}
+	e.session.end()
+	e.session, e.opened, e.commit, e.owed = nil, false, nil, 0
+}
+
+// String names the partition as people write it.
+func (p Partition) String() string { return fmt.Sprintf("%s/%d", p.Topic, p.Partition) }

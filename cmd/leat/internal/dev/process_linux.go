@@ -1,0 +1,9 @@
+package dev
+
+import "syscall"
+
+// childAttributes keep the terminal's Ctrl-C from the children, which the
+// supervisor stops in order, and have them die with it.
+func childAttributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
