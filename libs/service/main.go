@@ -64,7 +64,7 @@ func Main[C any, P Config[C], S Service](kind string, defaultPort int, cfg C, bu
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	p := process{
 		kind: kind, name: filepath.Base(os.Args[0]), args: os.Args[1:], environ: os.Environ(),
-		stdout: os.Stdout, stderr: os.Stderr, signals: signals, exit: os.Exit,
+		stdout: os.Stdout, stderr: os.Stderr, signals: signals, exit: os.Exit, killGrace: killGrace,
 	}
 	os.Exit(run[C, P](&p, defaultPort, cfg, build))
 }
@@ -76,6 +76,7 @@ type process struct {
 	stdout, stderr io.Writer
 	signals        <-chan os.Signal
 	exit           func(code int) // for the second signal
+	killGrace      time.Duration
 }
 
 // fail prints err, one line for each thing that is wrong, and gives the code.

@@ -68,7 +68,7 @@ func (p *process) serve(svc Service, common *Common, deps Deps) (err error) {
 
 // awaitStop waits for what still runs. A second signal exits at once.
 func (p *process) awaitStop(failed <-chan error, running int, common *Common, deps Deps) error {
-	limit := time.NewTimer(common.ShutdownTimeout + killGrace)
+	limit := time.NewTimer(common.ShutdownTimeout + p.killGrace)
 	defer limit.Stop()
 	var errs []error
 	for running > 0 {
@@ -83,7 +83,7 @@ func (p *process) awaitStop(failed <-chan error, running int, common *Common, de
 			p.exit(ExitInterrupted)
 			return errors.New("interrupted")
 		case <-limit.C:
-			return errors.Join(append(errs, fmt.Errorf("did not stop within %v after shutdown.timeout (%v)", killGrace, common.ShutdownTimeout))...)
+			return errors.Join(append(errs, fmt.Errorf("did not stop within %v after shutdown.timeout (%v)", p.killGrace, common.ShutdownTimeout))...)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
