@@ -128,7 +128,8 @@ func TestErrorThroughStatus(t *testing.T) {
 		switch d := d.(type) {
 		case *errdetails.ErrorInfo:
 			infos++
-			if d.Domain != "leat" || d.Reason != "NOT_LEADER" || d.Metadata["topic"] != "hdfs" {
+			if d.Domain != "leat" || d.Reason != "NOT_LEADER" || d.Metadata["topic"] != "hdfs" ||
+				d.Metadata["leader_address"] != "127.0.0.1:5390" || d.Metadata["leader_epoch"] != "7" {
 				t.Errorf("ErrorInfo is %v", d)
 			}
 		case *errdetails.RetryInfo:
@@ -169,6 +170,19 @@ func TestErrorThroughStream(t *testing.T) {
 	}
 	if ReasonOf(nil) != typev1.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		t.Error("nil has a reason")
+	}
+}
+
+// The leader hint is in the ErrorInfo too, for whoever reads only that.
+func TestLeaderInErrorInfoAlone(t *testing.T) {
+	st, err := status.New(codes.Aborted, "moved").WithDetails(&errdetails.ErrorInfo{Domain: "leat", Reason: "NOT_LEADER",
+		Metadata: map[string]string{"leader_address": "10.0.0.1:1", "leader_id": "3", "leader_epoch": "x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := FromError(st.Err())
+	if !proto.Equal(e.Leader, &typev1.LeaderHint{Id: 3, Address: "10.0.0.1:1", Epoch: -1}) || e.Metadata != nil {
+		t.Errorf("got %+v", e)
 	}
 }
 

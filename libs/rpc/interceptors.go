@@ -26,7 +26,7 @@ import (
 //	logging   sees the same code, and the cause that does not leave
 //	mapping   makes an Error of whatever the handler returned
 //	recovery  makes an error of a panic
-//	handler
+//	those of the config, then the handler
 
 // panicError is what recovery makes of a panic; the stack goes to the log only.
 type panicError struct {
@@ -123,8 +123,8 @@ func serverInterceptors(cfg *ServerConfig, active *activity) ([]grpc.UnaryServer
 	unary = append(unary, selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(logger, opts...), quiet), mapUnary)
 	stream = append(stream, selector.StreamServerInterceptor(logging.StreamServerInterceptor(logger, opts...), quiet), mapStream)
 	rec := recovery.WithRecoveryHandler(fromPanic)
-	unary = append(append(unary, cfg.UnaryInterceptors...), recovery.UnaryServerInterceptor(rec))
-	stream = append(append(stream, cfg.StreamInterceptors...), recovery.StreamServerInterceptor(rec))
+	unary = append(append(unary, recovery.UnaryServerInterceptor(rec)), cfg.UnaryInterceptors...)
+	stream = append(append(stream, recovery.StreamServerInterceptor(rec)), cfg.StreamInterceptors...)
 	return unary, stream, nil
 }
 

@@ -47,8 +47,7 @@ type ServerConfig struct {
 	// StreamGrace is how long streams may go on once a shutdown has begun and no
 	// unary call is left; 0: 1 s.
 	StreamGrace time.Duration
-	// UnaryInterceptors and StreamInterceptors run inside those of this package,
-	// just outside the recovery from panics.
+	// UnaryInterceptors and StreamInterceptors run inside those of this package.
 	UnaryInterceptors  []grpc.UnaryServerInterceptor
 	StreamInterceptors []grpc.StreamServerInterceptor
 
@@ -103,6 +102,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		grpc.WriteBufferSize(bufferSize),
 		grpc.SharedWriteBuffer(true),
 		grpc.ConnectionTimeout(10 * time.Second),
+		grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: cfg.Keepalive.MinTime, PermitWithoutStream: cfg.Keepalive.PermitWithoutStream,

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -39,7 +40,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	p := ToProto(e)
 	st := status.New(codes.Code(p.Code), p.Message)
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
-		Reason: ReasonName(e.Reason), Domain: ErrorDomain, Metadata: p.Metadata,
+		Reason: ReasonName(e.Reason), Domain: ErrorDomain, Metadata: withLeader(p.Metadata, p.Leader),
 	}}
 	if p.RetryDelay != nil {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: p.RetryDelay})
@@ -54,6 +55,54 @@ func (e *Error) GRPCStatus() *status.Status {
 		return withDetails
 	}
 	return st
+}
+
+// Metadata keys that carry the leader hint to clients that know nothing but
+// google.rpc.ErrorInfo.
+const (
+	keyLeaderID      = "leader_id"
+	keyLeaderAddress = "leader_address"
+	keyLeaderEpoch   = "leader_epoch"
+)
+
+// withLeader adds the hint to metadata.
+func withLeader(m map[string]string, l *typev1.LeaderHint) map[string]string {
+	if l == nil {
+		return m
+	}
+	out := map[string]string{
+		keyLeaderID: fmt.Sprint(l.Id), keyLeaderAddress: truncate(l.Address, 300), keyLeaderEpoch: fmt.Sprint(l.Epoch),
+	}
+	maps.Copy(out, m)
+	return out
+}
+
+// splitLeader takes the hint out again; one that is known already stays.
+func splitLeader(m map[string]string, l *typev1.LeaderHint) (map[string]string, *typev1.LeaderHint) {
+	out := maps.Clone(m)
+	address, ok := out[keyLeaderAddress]
+	if !ok {
+		return out, l
+	}
+	if l == nil {
+		// Numbers that cannot be read count as unknown: an address alone helps.
+		id, err := strconv.ParseInt(out[keyLeaderID], 10, 32)
+		if err != nil {
+			id = -1
+		}
+		epoch, err := strconv.ParseInt(out[keyLeaderEpoch], 10, 64)
+		if err != nil {
+			epoch = -1
+		}
+		l = &typev1.LeaderHint{Id: int32(id), Address: address, Epoch: epoch}
+	}
+	for _, k := range []string{keyLeaderID, keyLeaderAddress, keyLeaderEpoch} {
+		delete(out, k)
+	}
+	if len(out) == 0 {
+		out = nil
+	}
+	return out, l
 }
 
 // ToProto gives the form that errors take inside stream messages; nil for nil.
@@ -169,7 +218,7 @@ func fromStatus(st *status.Status, cause error) *Error {
 	}
 	e.Code, e.Message, e.Details, e.Cause = validCode(st.Code()), st.Message(), other, cause
 	if info != nil {
-		e.Metadata = maps.Clone(info.Metadata)
+		e.Metadata, e.Leader = splitLeader(info.Metadata, e.Leader)
 	}
 	if retry != nil {
 		e.RetryDelay = retryDelay(retry.RetryDelay)

@@ -79,13 +79,19 @@ func (c *Common) Validate() error {
 			wrong("ops.listen", "%s can be reached from other hosts: use a loopback address, or say allow.insecure=true if the network is trusted", c.OpsListen)
 		}
 	}
-	for _, a := range append([]string{c.AdvertisedAddress, c.OTLPEndpoint}, c.ControllerAddresses...) {
-		if a == "" {
-			continue
+	checkPeer := func(key, addr string) {
+		if host, _, err := net.SplitHostPort(addr); err != nil || host == "" {
+			wrong(key, "%q is not host:port", addr)
 		}
-		if host, _, err := net.SplitHostPort(a); err != nil || host == "" {
-			wrong("address", "%q in advertised.address, otlp.endpoint or controller.addresses is not host:port", a)
-		}
+	}
+	if c.AdvertisedAddress != "" {
+		checkPeer("advertised.address", c.AdvertisedAddress)
+	}
+	if c.OTLPEndpoint != "" {
+		checkPeer("otlp.endpoint", c.OTLPEndpoint)
+	}
+	for _, addr := range c.ControllerAddresses {
+		checkPeer("controller.addresses", addr)
 	}
 	if c.DialSource != "" && net.ParseIP(c.DialSource) == nil {
 		wrong("dial.source.address", "%q is no IP address", c.DialSource)
