@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strconv"
 	"sync"
 	"time"
 
@@ -34,7 +35,7 @@ func (h *Handler) Produce(stream gatewayv1.ProducerService_ProduceServer) error 
 		h: h, ctx: ctx, stream: stream,
 		session:  session.NewProduce(h.cfg.Now(), h.cfg.Limits.Produce, h.cfg.Identity),
 		messages: make(chan received), permits: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		jobs: newQueue[*sendJob](),
+		jobs: newQueue[*sendJob](), stoppedTopics: map[string]bool{},
 	}
 	var feeder sync.WaitGroup
 	feeder.Go(s.feed)
@@ -58,6 +59,8 @@ type produceStream struct {
 
 	producer        Producer
 	releaseProducer func()
+	settings        session.ProduceSettings
+	stoppedTopics   map[string]bool // the feeder's; of streams that stop on errors
 
 	messages chan received // from the reader
 	permits  chan struct{} // to the reader: one more may be read
@@ -182,7 +185,7 @@ func (s *produceStream) acquire(settings session.ProduceSettings) {
 		s.session.Fail(err)
 		return
 	}
-	s.producer, s.releaseProducer = producer, release
+	s.producer, s.releaseProducer, s.settings = producer, release, settings
 	s.session.Opened()
 }
 
@@ -235,6 +238,9 @@ func (s *produceStream) handOver(job *sendJob) {
 	ctx, cancel := context.WithDeadline(job.ctx, job.Deadline)
 	defer cancel()
 	var failed error
+	if s.stoppedTopics[job.Topic] {
+		failed = errTopicStopped(job.Topic)
+	}
 	for i, r := range job.Records {
 		if failed == nil {
 			failed = s.hand(ctx, job, i, r)
@@ -242,11 +248,32 @@ func (s *produceStream) handOver(job *sendJob) {
 				continue
 			}
 		}
-		s.done(job, i, client.Result{Topic: job.Topic, Partition: -1, Offset: -1, LeaderEpoch: -1, Err: failed})
+		s.done(job, i, notTakenResult(job.Topic, r, failed))
 		if !concernsTopic(failed) {
 			failed = nil
+		} else if s.settings.StopPartition && !s.stoppedTopics[job.Topic] {
+			// Which partition the record was for is not known, so all of them stop.
+			s.stoppedTopics[job.Topic] = true
+			failed = errTopicStopped(job.Topic)
 		}
 	}
+}
+
+func errTopicStopped(topic string) error {
+	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_PARTITION_STOPPED,
+		"an earlier record for topic %q failed before its partition was known, and the stream was opened to stop partitions on errors; open a new stream and send again from the failed record", topic).
+		With("topic", topic)
+}
+
+// notTakenResult is the result of a record that the producer did not take in.
+func notTakenResult(topic string, r *gatewayv1.ProduceRecord, err error) client.Result {
+	partition := int32(-1)
+	if r.Partition != nil {
+		partition = r.GetPartition()
+	} else if n, perr := strconv.ParseInt(rpc.FromError(err).Metadata["partition"], 10, 32); perr == nil {
+		partition = int32(n)
+	}
+	return client.Result{Topic: topic, Partition: partition, Offset: -1, LeaderEpoch: -1, Err: err}
 }
 
 // hand gives the producer one record.

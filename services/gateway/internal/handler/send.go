@@ -80,9 +80,9 @@ func (h *Handler) sendAll(ctx context.Context, producer Producer, req *gatewayv1
 				finish(client.Result{Err: failed, Partition: -1})
 			}
 		}
-		results[i] = session.RecordResult{Partition: -1, Offset: -1, LeaderEpoch: -1, Err: failed}
-		known[i] = true
-		job.done(client.Result{Partition: -1, Err: failed})
+		result := notTakenResult(req.GetTopic(), r, failed)
+		results[i], known[i] = toSessionResult(result), true
+		job.done(result)
 		if !concernsTopic(failed) {
 			failed = nil
 		}

@@ -7,7 +7,7 @@ import (
 
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
-	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/libs/rpc"
 )
 
@@ -57,6 +57,8 @@ func CheckSend(topic string, records []*gatewayv1.ProduceRecord, maxRecords int)
 	switch {
 	case topic == "":
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INVALID_TOPIC_NAME, "the send names no topic; set topic")
+	case topic == client.OffsetsTopic:
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INTERNAL_TOPIC, "topic %q belongs to Leat itself and takes no records from clients; choose another topic", topic).With("topic", topic)
 	case len(records) == 0:
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "the send for topic %q holds no records; put in 1 to %d", topic, maxRecords).With("topic", topic)
 	case len(records) > maxRecords:
@@ -140,22 +142,6 @@ func (p *Produce) expire(seq int64, s *send) {
 	}
 	p.answer(seq, s)
 	p.settle()
-}
-
-// ToRecord is the record as it is encoded; defaultMs is the timestamp of records
-// without one. It aliases r.
-func ToRecord(r *gatewayv1.ProduceRecord, defaultMs int64) record.Record {
-	out := record.Record{Key: r.Key, Value: r.Value, Timestamp: defaultMs}
-	if r.TimestampMs != nil {
-		out.Timestamp = *r.TimestampMs
-	}
-	if len(r.Headers) > 0 {
-		out.Headers = make([]record.RecordHeader, len(r.Headers))
-		for i, h := range r.Headers {
-			out.Headers[i] = record.RecordHeader{Key: h.GetKey(), Value: h.Value}
-		}
-	}
-	return out
 }
 
 // MessageSize is how much of the window a message takes, in bytes.
