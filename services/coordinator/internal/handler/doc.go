@@ -1,0 +1,32 @@
+// Package handler serves GroupService: it translates frames and requests into
+// events of the group core, finds the shard of each group, and translates what
+// comes back.
+//
+// The caller's duties, in order: New with a shard.Manager; register it; Drain it
+// before the manager stops, so that streams end as DRAINING and not as a lost
+// shard; Wait once the gRPC server has stopped.
+//
+// # What a client of Join may rely on
+//
+// MemberOpen is answered by MemberOpened and then an Assignment, or by
+// MemberFenced. Between its MemberOpen and the MemberOpened a client ignores
+// assignments of that member: they belong to the stream before. MemberFenced ends
+// the member on this stream; its error's action says how to go on:
+//
+//   - RETRY (COORDINATOR_LOADING, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR with
+//     the owner's address): the membership stands. Open again, with the attach
+//     number and what is held, at the address in the hint or here.
+//   - REJOIN: the membership is over. Drop everything, draw a new member id, open
+//     with attach 0.
+//   - STOP: another process or stream has the membership.
+//   - FIX: the request is wrong.
+//
+// An AssignmentAck may be sent as often as what is held changes. It has no answer.
+// A partition named by it is kept, one that is missing has been given up; an
+// acknowledgement that cannot have known of a partition's tenure does not end it.
+//
+// A start_offset of -1 means that the group has no committed offset: the member
+// applies its reset policy, and should commit what it found. Partitions that were
+// created after somebody had subscribed start at 0, whatever the policy says; the
+// coordinator commits that offset itself.
+package handler

@@ -1,0 +1,165 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/core/group"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/services/coordinator/internal/offsets"
+)
+
+// loadChunk is how many records of a load are handed to the loop at once.
+const loadChunk = 512
+
+// report hands a result to the loop, unless the shard stops first.
+func (s *Shard) report(ctx context.Context, r result) {
+	select {
+	case s.results <- r:
+	case <-ctx.Done():
+	}
+}
+
+// result works on what an append, a fence or a load came to.
+func (s *Shard) result(ctx context.Context, r result) {
+	if r.attempt != s.fence.Attempt {
+		return // of an attempt that was given up
+	}
+	s.fence.Sequence += r.used
+	if r.end != 0 {
+		s.end = r.end
+	}
+	if r.refused != nil {
+		s.logger.Error("the shard cannot be served", "error", r.refused)
+		s.mu.Lock()
+		s.refused = r.refused
+		s.mu.Unlock()
+		return
+	}
+	s.trouble(r.err)
+	for _, kv := range r.kvs {
+		s.step(ctx, group.Replayed{KV: kv})
+	}
+	if r.event == nil {
+		return
+	}
+	s.step(ctx, r.event)
+	if _, loaded := r.event.(group.Loaded); loaded {
+		s.logger.Info("the shard is loaded", "groups", len(s.state.List()), "attempt", s.fence.Attempt, "end_offset", s.end)
+	}
+}
+
+// trouble logs once that the log of the shard fails, and once that it works again.
+func (s *Shard) trouble(err error) {
+	switch {
+	case err != nil && !s.failing:
+		s.failing = true
+		s.logger.Warn("the log of the shard fails; trying again until it works", "error", err)
+	case err == nil && s.failing:
+		s.failing = false
+		s.logger.Info("the log of the shard works again")
+	}
+}
+
+// startFence appends the first record under (epoch, attempt). Whatever its
+// failure, the next attempt follows.
+func (s *Shard) startFence(ctx context.Context, e group.Fence) {
+	fence := offsets.Fence{ShardEpoch: e.Epoch, Attempt: e.Attempt}
+	s.fence = fence
+	s.work.Go(func() {
+		r := result{attempt: e.Attempt, used: 1}
+		batches, err := offsets.Batches([]group.KV{offsets.Barrier()}, s.cfg.MaxBatchBytes, time.Now().UnixMilli())
+		var base int64
+		if err == nil {
+			base, err = s.append(ctx, fence, batches[0])
+		}
+		r.event, r.end, r.err = group.FenceResult{OK: err == nil}, base+1, err
+		s.report(ctx, r)
+	})
+}
+
+func (s *Shard) append(ctx context.Context, fence offsets.Fence, batch []byte) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.AppendTimeout)
+	defer cancel()
+	return s.log.Append(ctx, s.partition, fence, batch)
+}
+
+// startAppend appends what the core wants, in as many batches as it takes.
+func (s *Shard) startAppend(ctx context.Context, op group.Op, kvs []group.KV) {
+	fence := s.fence
+	s.work.Go(func() {
+		r := result{attempt: fence.Attempt, event: group.Committed{Op: op}}
+		batches, err := offsets.Batches(kvs, s.cfg.MaxBatchBytes, time.Now().UnixMilli())
+		if err != nil {
+			// Nothing can be done about what cannot be encoded, but for dropping it.
+			r.event, r.err = group.Failed{Op: op, Kind: group.Unknown}, err
+		}
+		for i, batch := range batches {
+			if _, err := s.append(ctx, fence, batch); err != nil {
+				r.event, r.err = group.Failed{Op: op, Kind: failKind(err, i)}, err
+				break
+			}
+			fence.Sequence++
+			r.used++
+		}
+		s.report(ctx, r)
+	})
+}
+
+// failKind says what an error means for an append of which done batches are in the
+// log already. A refused fence means that somebody else may own the shard, or that
+// an attempt was lost sight of: only a new one tells.
+func failKind(err error, done int) group.FailKind {
+	e := rpc.FromError(err)
+	if done > 0 || e.Outcome != typev1.Outcome_OUTCOME_NOT_DONE || e.Reason == typev1.ErrorReason_ERROR_REASON_SHARD_FENCED {
+		return group.Unknown
+	}
+	return group.NotDone
+}
+
+// startLoad reads the log up to the fencing record.
+func (s *Shard) startLoad(ctx context.Context) {
+	attempt, end := s.fence.Attempt, s.end
+	s.work.Go(func() {
+		select {
+		case s.loads <- struct{}{}:
+			defer func() { <-s.loads }()
+		case <-ctx.Done():
+			return
+		}
+		err := s.load(ctx, attempt, end)
+		r := result{attempt: attempt, event: group.Loaded{}}
+		var format *offsets.FormatError
+		switch {
+		case errors.As(err, &format):
+			r = result{attempt: attempt, refused: rpc.Errorf(typev1.ErrorReason_ERROR_REASON_COORDINATOR_NOT_AVAILABLE,
+				"shard %d is not served here: %w", s.partition, err)}
+		case err != nil:
+			r.event, r.err = group.LoadFailed{}, err
+		}
+		s.report(ctx, r)
+	})
+}
+
+func (s *Shard) load(ctx context.Context, attempt int32, end int64) error {
+	read, cancel := context.WithTimeout(ctx, s.cfg.LoadTimeout)
+	defer cancel()
+	chunk := make([]group.KV, 0, loadChunk)
+	err := s.log.Read(read, s.partition, end, func(key, value []byte) error {
+		kv, err := offsets.Decode(key, value)
+		if err != nil {
+			return err
+		}
+		if chunk = append(chunk, kv); len(chunk) == loadChunk {
+			s.report(ctx, result{attempt: attempt, kvs: chunk})
+			chunk = make([]group.KV, 0, loadChunk)
+		}
+		return nil
+	})
+	if err == nil && len(chunk) > 0 {
+		s.report(ctx, result{attempt: attempt, kvs: chunk})
+	}
+	return err
+}
