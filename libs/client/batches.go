@@ -43,15 +43,16 @@ func (c *Client) ProduceBatch(ctx context.Context, p TopicPartition, batch []byt
 		part: p, epoch: leader.Epoch, acks: acks, timeout: timeout, fence: fence, trace: rpc.InjectTrace(ctx), bytes: batch,
 		done: func(a produceAnswer) { answered <- a },
 	}
-	c.batches.submit(leader.Addr, call)
+	if err := c.batches.submit(leader.Addr, call); err != nil {
+		c.mayPass(p, leader.Addr, err)
+		return none, err
+	}
 	select {
 	case a := <-answered:
 		if a.err == nil {
 			return Produced{BaseOffset: a.offset, LeaderEpoch: a.epoch}, nil
 		}
-		if rpc.Retryable(a.err) {
-			c.learnFrom(p, a.addr, a.err.Leader)
-		}
+		c.mayPass(p, a.addr, a.err)
 		return none, a.err
 	case <-ctx.Done():
 		e := contextError(ctx, "wait for the acknowledgement of a batch", nil)

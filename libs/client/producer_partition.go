@@ -131,17 +131,21 @@ func (pp *producerPartition) send(b *batch, leader Leader, now time.Time) {
 	}
 	pp.startSpan(b)
 	timeout := max(min(pp.p.cfg.AckTimeout, b.deadline.Sub(now)), time.Millisecond)
-	pp.p.senders.submit(leader.Addr, &produceCall{
+	err := pp.p.senders.submit(leader.Addr, &produceCall{
 		part: pp.tp, epoch: leader.Epoch, acks: pp.p.cfg.Acks, timeout: timeout, bytes: b.bytes, trace: b.carried,
 		done: func(a produceAnswer) { pp.ended(b, a) },
 	})
+	if err != nil {
+		retry := pp.p.client.mayPass(pp.tp, leader.Addr, err)
+		pp.acc.ended(b, -1, -1, err, retry, now)
+	}
 }
 
 // ended takes an answer in.
 func (pp *producerPartition) ended(b *batch, a produceAnswer) {
 	retry := false
 	if a.err != nil {
-		retry = pp.p.client.retryProduce(pp.tp, a)
+		retry = pp.p.client.mayPass(pp.tp, a.addr, a.err)
 	}
 	pp.mu.Lock()
 	now := time.Now()
@@ -152,23 +156,6 @@ func (pp *producerPartition) ended(b *batch, a produceAnswer) {
 	pp.acc.expire(now)
 	pp.pump(now)
 	pp.unlockAndTell()
-}
-
-// retryProduce reports whether a failure may pass, and takes in what it tells.
-func (c *Client) retryProduce(p TopicPartition, a produceAnswer) bool {
-	switch a.err.Reason {
-	case reasonUnknownTopic, reasonUnknownPartition:
-		// The broker may be behind the metadata, or ahead of it: it is right only if the
-		// metadata says so, too.
-		c.refreshSoon()
-		_, ok := c.source.Leader(p)
-		return ok
-	}
-	if !rpc.Retryable(a.err) {
-		return false
-	}
-	c.learnFrom(p, a.addr, a.err.Leader)
-	return true
 }
 
 // flush makes what is here go at once and returns what to wait for; closing, it

@@ -153,7 +153,7 @@ func (c *Client) listOffsetsAt(ctx context.Context, addr string, results []Offse
 			}
 		}
 		r.Err = e
-		if c.retryProduce(r.TopicPartition, produceAnswer{addr: addr, err: e}) {
+		if c.mayPass(r.TopicPartition, addr, e) {
 			again = append(again, i)
 		}
 	}

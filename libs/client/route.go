@@ -87,6 +87,24 @@ func (c *Client) learnFrom(p TopicPartition, asked string, hint *typev1.LeaderHi
 	c.hints.learn(p, Leader{ID: hint.Id, Addr: addr, Epoch: int32(hint.Epoch)})
 }
 
+// mayPass reports whether a failure about a partition may pass, and takes in what
+// it tells.
+func (c *Client) mayPass(p TopicPartition, asked string, err *rpc.Error) bool {
+	switch err.Reason {
+	case reasonUnknownTopic, reasonUnknownPartition:
+		// The broker may be behind the metadata, or ahead of it: it is right only if the
+		// metadata says so, too.
+		c.refreshSoon()
+		_, ok := c.source.Leader(p)
+		return ok
+	}
+	if !rpc.Retryable(err) {
+		return false
+	}
+	c.learnFrom(p, asked, err.Leader)
+	return true
+}
+
 // awaitTopic finds a topic, retrying what may pass for the given time.
 func (c *Client) awaitTopic(ctx context.Context, name string, patience time.Duration) (*Topic, error) {
 	t, err := c.source.Topic(ctx, name)

@@ -68,13 +68,13 @@ func (c *Client) newSenders(what string) *senders {
 }
 
 // submit queues a call for a broker. It does not block; what may be queued is
-// bounded by the callers.
-func (s *senders) submit(addr string, call *produceCall) {
+// bounded by the callers. An error means that the call was not taken, and done will
+// not be called.
+func (s *senders) submit(addr string, call *produceCall) *rpc.Error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		call.done(produceAnswer{addr: addr, offset: -1, epoch: -1, err: closedError(s.what)})
-		return
+		return closedError(s.what)
 	}
 	snd := s.byAddr[addr]
 	if snd == nil {
@@ -84,7 +84,7 @@ func (s *senders) submit(addr string, call *produceCall) {
 		s.wg.Go(func() { snd.run(s.ctx) })
 	}
 	s.mu.Unlock()
-	snd.push(call)
+	return snd.push(call)
 }
 
 // withdraw takes a call back that has not been sent; false: it has been, or has
@@ -121,7 +121,7 @@ type sender struct {
 	stopped  bool
 	wake     chan struct{} // has a value when there is something to look at
 	opens    rpc.Backoff
-	downTill time.Time // no new stream before; calls fail at once with downErr
+	downTill time.Time // no new stream before; calls are refused with downErr
 	downErr  *rpc.Error
 }
 
@@ -132,20 +132,19 @@ func (s *sender) poke() {
 	}
 }
 
-func (s *sender) push(call *produceCall) {
+// push queues a call, unless the broker is known to be away.
+func (s *sender) push(call *produceCall) *rpc.Error {
 	s.mu.Lock()
-	err := s.downErr
-	if !s.stopped && (err == nil || !time.Now().Before(s.downTill)) {
-		s.queue = append(s.queue, call)
-		s.mu.Unlock()
-		s.poke()
-		return
+	defer s.mu.Unlock()
+	switch {
+	case s.stopped:
+		return closedError(s.owner.what)
+	case s.downErr != nil && time.Now().Before(s.downTill):
+		return s.downErr
 	}
-	if s.stopped {
-		err = closedError(s.owner.what)
-	}
-	s.mu.Unlock()
-	call.done(produceAnswer{addr: s.addr, offset: -1, epoch: -1, err: err})
+	s.queue = append(s.queue, call)
+	s.poke()
+	return nil
 }
 
 func (s *sender) withdraw(call *produceCall) bool {

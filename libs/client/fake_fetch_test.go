@@ -1,0 +1,125 @@
+package client
+
+import (
+	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
+	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/libs/rpc"
+)
+
+// fakeReader is one asking of a fetch stream.
+type fakeReader struct {
+	ask  *brokerv1.FetchPartition
+	next int64
+	told int64 // high watermark told
+}
+
+func (b *fakeBroker) Fetch(stream brokerv1.LogService_FetchServer) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_Initial{
+		Initial: &brokerv1.FetchInitialResponse{Handshake: rpc.LocalHandshake()}}}); err != nil {
+		return err
+	}
+	credit := first.GetInitial().CreditBytes
+	requests := make(chan *brokerv1.FetchRequest)
+	go func() {
+		defer close(requests)
+		for {
+			req, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			select {
+			case requests <- req:
+			case <-stream.Context().Done():
+				return
+			}
+		}
+	}()
+	var readers []*fakeReader
+	for {
+		b.m.mu.Lock()
+		changed := b.m.changed
+		var out []*brokerv1.FetchResponse
+		var bytes [][]byte
+		keep := readers[:0]
+		for _, r := range readers {
+			resp, data, ended := b.serve(r, &credit)
+			if resp != nil {
+				out, bytes = append(out, resp), append(bytes, data)
+			}
+			if !ended {
+				keep = append(keep, r)
+			}
+		}
+		readers = keep
+		b.m.mu.Unlock()
+		for i := range out {
+			if err := rpc.Send(stream, out[i], rpc.NewPayload(bytes[i])); err != nil {
+				return err
+			}
+		}
+		if len(out) > 0 {
+			continue
+		}
+		select {
+		case <-changed:
+		case req, ok := <-requests:
+			if !ok {
+				return nil
+			}
+			credit += req.GetCredit().GetBytes()
+			for _, id := range req.GetUpdate().GetRemoveFetchIds() {
+				for i, r := range readers {
+					if r.ask.FetchId == id {
+						readers = append(readers[:i:i], readers[i+1:]...)
+						break
+					}
+				}
+			}
+			for _, a := range req.GetUpdate().GetAdd() {
+				readers = append(readers, &fakeReader{ask: a, next: a.FetchOffset, told: -1})
+			}
+		}
+	}
+}
+
+// serve gives the next message for a reader, if there is any. The lock is held.
+func (b *fakeBroker) serve(r *fakeReader, credit *int64) (resp *brokerv1.FetchResponse, data []byte, ended bool) {
+	fail := func(err *rpc.Error) (*brokerv1.FetchResponse, []byte, bool) {
+		return &brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_PartitionError{
+			PartitionError: &brokerv1.FetchPartitionError{FetchId: r.ask.FetchId, Error: rpc.ToProto(err)}}}, nil, true
+	}
+	p, err := b.part(r.ask.TopicId, r.ask.Partition, -1)
+	if err == nil && b.m.onFetch != nil && r.told < 0 {
+		err = b.m.onFetch(b, r.ask)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	if r.next < p.start || r.next > p.end {
+		return fail(rpc.Errorf(reasonOffsetOutOfRange, "%d is not in %d to %d", r.next, p.start, p.end))
+	}
+	visible := &brokerv1.VisibleEnd{LeaderEpoch: p.epoch, HighWatermark: p.end, LastStableOffset: p.end, LogStartOffset: p.start}
+	for _, batch := range p.batches {
+		h, perr := record.ParseHeader(batch)
+		if perr != nil || h.NextOffset() <= r.next {
+			continue
+		}
+		if *credit <= 0 {
+			return nil, nil, false
+		}
+		*credit -= int64(len(batch))
+		r.next, r.told = h.NextOffset(), p.end
+		return &brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_Batches{Batches: &brokerv1.FetchBatches{
+			FetchId: r.ask.FetchId, NextOffset: r.next, VisibleEnd: visible, CreditCost: int64(len(batch))}}}, batch, false
+	}
+	if r.told == p.end && r.next == p.end {
+		return nil, nil, false
+	}
+	r.next, r.told = p.end, p.end
+	return &brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_Watermarks{Watermarks: &brokerv1.FetchWatermarks{
+		Watermarks: []*brokerv1.FetchWatermark{{FetchId: r.ask.FetchId, NextOffset: r.next, VisibleEnd: visible}}}}}, nil, false
+}

@@ -1,0 +1,435 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+
+	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
+	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/libs/topicid"
+)
+
+// inBubble runs a test with virtual time: no test waits for a clock. Whatever the
+// test starts must have ended when it returns.
+func inBubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, f)
+}
+
+// fakeNet is a network in memory.
+type fakeNet struct {
+	mu        sync.Mutex
+	listeners map[string]*bufconn.Listener
+}
+
+func (n *fakeNet) listen(addr string) net.Listener {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := bufconn.Listen(1 << 20)
+	n.listeners[addr] = l
+	return l
+}
+
+func (n *fakeNet) close(addr string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.listeners, addr)
+}
+
+func (n *fakeNet) dial(ctx context.Context, addr string) (net.Conn, error) {
+	n.mu.Lock()
+	l := n.listeners[addr]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, errors.New("connection refused")
+	}
+	return l.DialContext(ctx)
+}
+
+// fakeMesh is a mesh without disks and controllers: the brokers and coordinators
+// of a test share it.
+type fakeMesh struct {
+	t   *testing.T
+	net *fakeNet
+
+	mu       sync.Mutex
+	changed  chan struct{}
+	revision int64
+	topics   map[topicid.ID]*fakeTopic
+	brokers  map[int32]*fakeBroker
+	coords   map[int32]*fakeCoordinator
+	groups   map[string]*fakeGroup
+	asked    int // metadata requests
+
+	// onBatch may make something of a batch that has come in; nil: it is stored.
+	onBatch func(b *fakeBroker, m *brokerv1.ProduceBatch, h record.Header) fault
+	// onFetch may refuse a partition that is asked for.
+	onFetch func(b *fakeBroker, m *brokerv1.FetchPartition) *rpc.Error
+}
+
+// fault is what happens to a batch instead of a plain success.
+type fault struct {
+	err    *rpc.Error    // the answer
+	store  bool          // store it all the same
+	kill   bool          // end the stream instead of answering
+	hold   chan struct{} // answer once this is closed
+	silent bool          // never answer
+}
+
+type fakeTopic struct {
+	id    topicid.ID
+	name  string
+	max   int32
+	parts []*fakePart
+}
+
+type fakePart struct {
+	leader, epoch int32
+	start, end    int64
+	batches       [][]byte
+	owner         int32
+	shardEpoch    int64
+}
+
+func newFakeMesh(t *testing.T, brokers int) *fakeMesh {
+	m := &fakeMesh{t: t, net: &fakeNet{listeners: make(map[string]*bufconn.Listener)}, changed: make(chan struct{}), revision: 1,
+		topics: make(map[topicid.ID]*fakeTopic), brokers: make(map[int32]*fakeBroker), coords: make(map[int32]*fakeCoordinator),
+		groups: make(map[string]*fakeGroup)}
+	for id := int32(1); id <= int32(brokers); id++ {
+		m.startBroker(id)
+	}
+	t.Cleanup(m.stop)
+	return m
+}
+
+// stop ends every process; tests call it before their bubble ends.
+func (m *fakeMesh) stop() {
+	m.mu.Lock()
+	brokers, coords := m.brokers, m.coords
+	m.brokers, m.coords = map[int32]*fakeBroker{}, map[int32]*fakeCoordinator{}
+	m.mu.Unlock()
+	for _, b := range brokers {
+		b.server.Stop()
+		<-b.served
+	}
+	for _, c := range coords {
+		c.server.Stop()
+		<-c.served
+	}
+}
+
+// touch tells everybody that something has changed. The lock is held.
+func (m *fakeMesh) touch() {
+	m.revision++
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+func (m *fakeMesh) update(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+	m.touch()
+}
+
+// topic creates a topic whose partitions are spread over the brokers.
+func (m *fakeMesh) topic(name string, partitions int, max int32) *fakeTopic {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := &fakeTopic{name: name, max: max}
+	copy(t.id[:], fmt.Sprintf("%-16s", name))
+	for i := range partitions {
+		t.parts = append(t.parts, &fakePart{leader: int32(i%max1(len(m.brokers))) + 1, epoch: 1, owner: -1})
+	}
+	m.topics[t.id] = t
+	m.touch()
+	return t
+}
+
+func max1(n int) int { return max(n, 1) }
+
+func (t *fakeTopic) at(partition int32) TopicPartition {
+	return TopicPartition{TopicID: t.id, Partition: partition}
+}
+
+// records decodes what a partition holds.
+func (m *fakeMesh) records(t *fakeTopic, partition int32) []record.Record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []record.Record
+	for _, b := range t.parts[partition].batches {
+		recs, err := record.Decode(b, 0)
+		if err != nil {
+			m.t.Errorf("stored batch: %v", err)
+		}
+		all = append(all, recs...)
+	}
+	return all
+}
+
+func (m *fakeMesh) client(cfg Config) *Client {
+	m.t.Helper()
+	if cfg.Bootstrap == nil && cfg.Source == nil {
+		cfg.Bootstrap = []string{"broker-1:1"}
+	}
+	cfg.Conns = rpc.NewConnPool(rpc.DialConfig{Dialer: m.net.dial, TracerProvider: cfg.TracerProvider})
+	c, err := New(cfg)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() {
+		if err := errors.Join(c.Close(), cfg.Conns.Close()); err != nil {
+			m.t.Error(err)
+		}
+	})
+	return c
+}
+
+type fakeBroker struct {
+	brokerv1.UnimplementedLogServiceServer
+	brokerv1.UnimplementedMetadataServiceServer
+	m      *fakeMesh
+	id     int32
+	addr   string
+	server *rpc.Server
+	served chan struct{}
+}
+
+func (m *fakeMesh) startBroker(id int32) *fakeBroker {
+	server, err := rpc.NewServer(rpc.ServerConfig{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	b := &fakeBroker{m: m, id: id, addr: fmt.Sprintf("broker-%d:1", id), server: server, served: make(chan struct{})}
+	brokerv1.RegisterLogServiceServer(server, b)
+	brokerv1.RegisterMetadataServiceServer(server, b)
+	lis := m.net.listen(b.addr)
+	go func() {
+		defer close(b.served)
+		if err := server.Serve(lis); err != nil {
+			m.t.Errorf("broker %d: %v", id, err)
+		}
+	}()
+	m.update(func() { m.brokers[id] = b })
+	return b
+}
+
+// kill ends a broker at once; its partitions keep it as leader.
+func (m *fakeMesh) kill(id int32) {
+	m.mu.Lock()
+	b := m.brokers[id]
+	delete(m.brokers, id)
+	m.touch()
+	m.mu.Unlock()
+	m.net.close(b.addr)
+	b.server.Stop()
+	<-b.served
+}
+
+func (b *fakeBroker) GetMetadata(_ context.Context, req *brokerv1.GetMetadataRequest) (*brokerv1.GetMetadataResponse, error) {
+	m := b.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked++
+	if req.GetMinPosition().GetRevision() > m.revision {
+		return nil, rpc.Errorf(reasonMetadataBehind, "at %d", m.revision)
+	}
+	resp := &brokerv1.GetMetadataResponse{Handshake: rpc.LocalHandshake(), ClusterId: "fake", Position: &brokerv1.MetadataPosition{Generation: 1, Revision: m.revision}}
+	for id, br := range m.brokers {
+		resp.Brokers = append(resp.Brokers, &brokerv1.BrokerInfo{Broker: &typev1.Process{Id: id, Incarnation: 1}, Address: br.addr})
+	}
+	for id, c := range m.coords {
+		resp.Coordinators = append(resp.Coordinators, &brokerv1.CoordinatorInfo{Coordinator: &typev1.Process{Id: id, Incarnation: 1}, Address: c.addr})
+	}
+	info := func(t *fakeTopic) *brokerv1.TopicInfo {
+		ti := &brokerv1.TopicInfo{Name: t.name, TopicId: t.id.Bytes(), MaxMessageBytes: t.max}
+		for i, p := range t.parts {
+			pi := &brokerv1.PartitionInfo{Partition: int32(i), Leader: p.leader, LeaderEpoch: p.epoch, Replicas: []int32{p.leader}, Isr: []int32{p.leader}}
+			if p.owner >= 0 {
+				pi.ShardOwner = &brokerv1.ShardOwner{Coordinator: &typev1.Process{Id: p.owner}, ShardEpoch: p.shardEpoch}
+			}
+			ti.Partitions = append(ti.Partitions, pi)
+		}
+		return ti
+	}
+	for _, name := range req.Topics {
+		found := &brokerv1.TopicInfo{Name: name, Error: rpc.ToProto(unknownTopic(name))}
+		for _, t := range m.topics {
+			if t.name == name {
+				found = info(t)
+			}
+		}
+		resp.Topics = append(resp.Topics, found)
+	}
+	for _, raw := range req.TopicIds {
+		id := topicid.ID(raw)
+		if t := m.topics[id]; t != nil {
+			resp.Topics = append(resp.Topics, info(t))
+		} else {
+			resp.Topics = append(resp.Topics, &brokerv1.TopicInfo{Error: rpc.ToProto(unknownTopicID(id))})
+		}
+	}
+	if req.AllTopics {
+		for _, t := range m.topics {
+			resp.Topics = append(resp.Topics, info(t))
+		}
+	}
+	return resp, nil
+}
+
+// part finds a partition and checks who leads it. The lock is held.
+func (b *fakeBroker) part(id []byte, n, epoch int32) (*fakePart, *rpc.Error) {
+	t := b.m.topics[topicid.ID(id)]
+	if t == nil {
+		return nil, unknownTopicID(topicid.ID(id))
+	}
+	p := t.parts[n]
+	switch {
+	case p.leader != b.id:
+		e := rpc.Errorf(reasonNotLeader, "broker %d does not lead", b.id)
+		if l := b.m.brokers[p.leader]; l != nil {
+			e = e.WithLeader(p.leader, l.addr, int64(p.epoch))
+		}
+		return nil, e
+	case epoch >= 0 && epoch < p.epoch:
+		return nil, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STALE_LEADER_EPOCH, "epoch %d, not %d", p.epoch, epoch)
+	}
+	return p, nil
+}
+
+// store appends a batch. The lock is held.
+func (p *fakePart) store(raw []byte) int64 {
+	batch := append([]byte(nil), raw...)
+	h, err := record.Validate([][]byte{batch}, record.ValidateOptions{})
+	if err != nil {
+		panic(err)
+	}
+	record.PatchBaseOffset(batch, p.end)
+	record.PatchPartitionLeaderEpoch(batch, p.epoch)
+	base := p.end
+	p.end += int64(h.LastOffsetDelta) + 1
+	p.batches = append(p.batches, batch)
+	return base
+}
+
+func (b *fakeBroker) Produce(stream brokerv1.LogService_ProduceServer) error {
+	if _, err := stream.Recv(); err != nil {
+		return err
+	}
+	if err := stream.Send(&brokerv1.ProduceResponse{Message: &brokerv1.ProduceResponse_Initial{
+		Initial: &brokerv1.ProduceInitialResponse{Handshake: rpc.LocalHandshake(), MaxInFlightBatches: 16}}}); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	var sending sync.Mutex
+	for {
+		var req brokerv1.ProduceRequest
+		payload, err := rpc.Recv(stream, &req)
+		if err != nil {
+			return nil
+		}
+		res, f := b.take(req.GetBatch(), payload.Bytes())
+		payload.Free()
+		answer := func() {
+			sending.Lock()
+			defer sending.Unlock()
+			// A stream that has ended needs no answer.
+			_ = stream.Send(&brokerv1.ProduceResponse{Message: &brokerv1.ProduceResponse_Results{
+				Results: &brokerv1.ProduceResults{Results: []*brokerv1.ProduceResult{res}}}})
+		}
+		switch {
+		case f.kill:
+			return rpc.Errorf(reasonUnreachable, "killed by the test")
+		case f.silent, req.GetBatch().Acks == typev1.Acks_ACKS_NONE && res.Error == nil:
+		case f.hold != nil:
+			wg.Go(func() {
+				select {
+				case <-f.hold:
+					answer()
+				case <-stream.Context().Done():
+				}
+			})
+		default:
+			answer()
+		}
+	}
+}
+
+func (b *fakeBroker) take(m *brokerv1.ProduceBatch, raw []byte) (*brokerv1.ProduceResult, fault) {
+	mesh := b.m
+	mesh.mu.Lock()
+	defer mesh.mu.Unlock()
+	res := &brokerv1.ProduceResult{CorrelationId: m.CorrelationId, BaseOffset: -1, LeaderEpoch: -1}
+	h, err := record.ParseHeader(raw)
+	if err != nil {
+		mesh.t.Errorf("batch: %v", err)
+		return res, fault{}
+	}
+	var f fault
+	if mesh.onBatch != nil {
+		f = mesh.onBatch(b, m, h)
+	}
+	p, perr := b.part(m.TopicId, m.Partition, m.LeaderEpoch)
+	if f.err == nil {
+		f.err = perr
+	}
+	if perr == nil && (f.err == nil || f.store) && !(f.kill && !f.store) {
+		res.BaseOffset, res.LeaderEpoch = p.store(raw), p.epoch
+		mesh.touch()
+	}
+	if f.err != nil {
+		res.Error, res.BaseOffset, res.LeaderEpoch = rpc.ToProto(f.err), -1, -1
+	}
+	return res, f
+}
+
+func (b *fakeBroker) ListOffsets(_ context.Context, req *brokerv1.ListOffsetsRequest) (*brokerv1.ListOffsetsResponse, error) {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	resp := &brokerv1.ListOffsetsResponse{}
+	for _, q := range req.Partitions {
+		r := &brokerv1.ListOffsetsResult{Offset: -1}
+		if p, err := b.part(q.TopicId, q.Partition, q.CurrentLeaderEpoch); err != nil {
+			r.Error = rpc.ToProto(err)
+		} else if r.LeaderEpoch = p.epoch; q.Spec.GetPlace() == typev1.OffsetSpec_PLACE_EARLIEST {
+			r.Offset = p.start
+		} else {
+			r.Offset = p.end
+		}
+		resp.Results = append(resp.Results, r)
+	}
+	return resp, nil
+}
+
+func (b *fakeBroker) DescribeReplicas(_ context.Context, req *brokerv1.DescribeReplicasRequest) (*brokerv1.DescribeReplicasResponse, error) {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	resp := &brokerv1.DescribeReplicasResponse{}
+	for _, q := range req.Replicas {
+		d := &brokerv1.ReplicaDescription{TopicId: q.TopicId, Partition: q.Partition}
+		if p, err := b.part(q.TopicId, q.Partition, -1); err != nil {
+			d.Error = rpc.ToProto(err)
+		} else {
+			d.Leads, d.LeaderEpoch, d.HighWatermark, d.LogEndOffset = true, p.epoch, p.end, p.end
+		}
+		resp.Replicas = append(resp.Replicas, d)
+	}
+	return resp, nil
+}
+
+var (
+	_ = proto.Equal
+	_ coordinatorv1.GroupServiceServer
+)
