@@ -200,7 +200,7 @@ func (s *produceStream) read() {
 		}
 		m := received{refund: func() {}}
 		m.message, m.err = s.stream.Recv()
-		if m.err == nil {
+		if m.err == nil && m.message.GetSend() != nil {
 			m.bytes = session.MessageSize(m.message)
 			refund, err := s.h.charge(s.ctx, m.bytes)
 			if err != nil {
@@ -237,25 +237,27 @@ func (s *produceStream) feed() {
 func (s *produceStream) handOver(job *sendJob) {
 	ctx, cancel := context.WithDeadline(job.ctx, job.Deadline)
 	defer cancel()
-	var failed error
+	var rest error // of what follows
 	if s.stoppedTopics[job.Topic] {
-		failed = errTopicStopped(job.Topic)
+		rest = errTopicStopped(job.Topic)
 	}
 	for i, r := range job.Records {
-		if failed == nil {
-			failed = s.hand(ctx, job, i, r)
-			if failed == nil {
+		err := rest
+		if err == nil {
+			err = s.hand(ctx, job, i, r)
+			if err == nil {
 				continue
 			}
+			if concernsTopic(err) {
+				rest = err
+			}
+			if rest != nil && s.settings.StopPartition {
+				// Which partition the record was for is not known, so all of them stop.
+				s.stoppedTopics[job.Topic] = true
+				rest = errTopicStopped(job.Topic)
+			}
 		}
-		s.done(job, i, notTakenResult(job.Topic, r, failed))
-		if !concernsTopic(failed) {
-			failed = nil
-		} else if s.settings.StopPartition && !s.stoppedTopics[job.Topic] {
-			// Which partition the record was for is not known, so all of them stop.
-			s.stoppedTopics[job.Topic] = true
-			failed = errTopicStopped(job.Topic)
-		}
+		s.done(job, i, notTakenResult(job.Topic, r, err))
 	}
 }
 
