@@ -10,7 +10,7 @@
 //     metadata stream that names this broker among the replicas.
 //  2. Call Step from one goroutine at a time. Carry the effects out in the order
 //     given; the slice and what it holds are valid until the next Step.
-//  3. Answer every Append with Appended or IOFailed, and every Sync with Synced or
+//  3. Answer every Append with Appended, AppendRefused or IOFailed, and every Sync with Synced or
 //     IOFailed, with the Op it named, also when leadership was lost meanwhile. At
 //     most one Append and one Sync are outstanding, and they may run side by side.
 //  4. Give each Produce and Read a Req of its own. A Produce gets exactly one

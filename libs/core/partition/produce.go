@@ -86,6 +86,16 @@ func (s *State) onAppended(a *Appended) {
 	s.appendNext()
 }
 
+// onAppendRefused answers the batch and goes on with the next one.
+func (s *State) onAppendRefused(e AppendRefused) {
+	if s.inflight == nil || s.inflight.op != e.Op {
+		return
+	}
+	s.reply(s.inflight, Rejected, ReasonBatchRefused)
+	s.inflight = nil
+	s.appendNext()
+}
+
 // syncIfDue asks for a Sync when an append calls for one.
 func (s *State) syncIfDue() {
 	f := s.flushing

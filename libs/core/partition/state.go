@@ -97,6 +97,8 @@ func (s *State) Step(ev Event) []Effect {
 		s.onSynced(e)
 	case IOFailed:
 		s.onIOFailed(e)
+	case AppendRefused:
+		s.onAppendRefused(e)
 	case Flush:
 		s.sync()
 	case Tick:

@@ -67,6 +67,8 @@ func run(t *testing.T, s *State, steps []step) {
 		switch e := st.ev.(type) {
 		case *Appended:
 			e.Op = appendOp
+		case AppendRefused:
+			st.ev = AppendRefused{Op: appendOp}
 		case *Synced:
 			e.Op = syncOp
 		case IOFailed:
@@ -223,6 +225,11 @@ func TestScripts(t *testing.T) {
 			{Deleted{}, "unknown req=1 TOPIC_DELETED; resign TOPIC_DELETED; withhold TOPIC_DELETED"},
 			{&Synced{End: 2}, ""},
 			{fetchAt(0), "rejected req=9 TOPIC_DELETED"},
+		}},
+		{name: "a batch that the log refuses is not done, and the next one goes on", steps: []step{
+			{produce(1, AcksAll), "append req=1 epoch=3 base=0"},
+			{produce(2, AcksAll), ""},
+			{AppendRefused{}, "rejected req=1 batch refused; append req=2 epoch=3 base=0"},
 		}},
 		{name: "reads", steps: []step{
 			{produce(1, AcksAll), "append req=1 epoch=3 base=0"},

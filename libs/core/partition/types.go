@@ -64,6 +64,7 @@ const (
 	ReasonOffsetOutOfRange
 	ReasonOffsetNotAvailable
 	ReasonDraining
+	ReasonBatchRefused
 	ReasonInternalBug
 )
 
@@ -71,7 +72,7 @@ var reasonNames = [...]string{
 	"none", "NOT_LEADER", "LEADER_NOT_AVAILABLE", "STALE_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH",
 	"NOT_ENOUGH_REPLICAS", "SHARD_FENCED", "fence not allowed", "TOPIC_DELETED", "DISK_OFFLINE", "DISK_FULL",
 	"REPLICA_WITHHELD", "METADATA_REGRESSED", "DEADLINE_EXCEEDED", "LIMIT_EXCEEDED", "OFFSET_OUT_OF_RANGE",
-	"OFFSET_NOT_AVAILABLE", "DRAINING", "INTERNAL_BUG",
+	"OFFSET_NOT_AVAILABLE", "DRAINING", "batch refused", "INTERNAL_BUG",
 }
 
 func (r Reason) String() string {
@@ -188,6 +189,10 @@ type IOFailed struct {
 	Kind FailureKind
 }
 
+// AppendRefused says that the log took nothing of an Append and is as it was, for
+// instance because a setting changed since the batch was checked.
+type AppendRefused struct{ Op int64 }
+
 // Flush asks for a Sync of what is not durable yet, for a recovery point.
 type Flush struct{}
 
@@ -204,19 +209,20 @@ type DiskOffline struct{}
 // flight goes on.
 type Stop struct{}
 
-func (*Record) event()     {}
-func (*Opened) event()     {}
-func (Flushing) event()    {}
-func (*Produce) event()    {}
-func (*Read) event()       {}
-func (*Appended) event()   {}
-func (*Synced) event()     {}
-func (IOFailed) event()    {}
-func (Flush) event()       {}
-func (Tick) event()        {}
-func (Deleted) event()     {}
-func (DiskOffline) event() {}
-func (Stop) event()        {}
+func (*Record) event()       {}
+func (*Opened) event()       {}
+func (Flushing) event()      {}
+func (*Produce) event()      {}
+func (*Read) event()         {}
+func (*Appended) event()     {}
+func (*Synced) event()       {}
+func (IOFailed) event()      {}
+func (AppendRefused) event() {}
+func (Flush) event()         {}
+func (Tick) event()          {}
+func (Deleted) event()       {}
+func (DiskOffline) event()   {}
+func (Stop) event()          {}
 
 // Effect is something to do: one of the effect types below.
 type Effect interface{ effect() }

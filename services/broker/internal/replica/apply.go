@@ -1,0 +1,340 @@
+package replica
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
+	"github.com/leat-io/leat/libs/commitlog"
+	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/core/topicconfig"
+	"github.com/leat-io/leat/libs/metadata"
+	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/libs/topicid"
+	"github.com/leat-io/leat/services/broker/internal/store"
+)
+
+// Apply makes the broker's replicas what an image says: deletions first, so that
+// their names are free, then what is unknown aside, then what is to be held. It
+// reports whether something could not be done and is to be tried again soon.
+// From one goroutine, images in order.
+func (m *Manager) Apply(image *metadata.Image) (again bool) {
+	m.image.Store(image)
+	m.cfg.Store.SetPosition(store.Position(image.Position()))
+	m.endDeleting(image)
+	again = m.applyDeletions(image)
+	again = m.setAsideUnknown(image) || again
+	again = m.applyPartitions(image) || again
+	m.countStates()
+	return again
+}
+
+func (m *Manager) keys() []store.Key {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	keys := make([]store.Key, 0, len(m.replicas))
+	for k := range m.replicas {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, store.Key.Compare)
+	return keys
+}
+
+// endDeleting stops serving topics whose deletion has begun.
+func (m *Manager) endDeleting(image *metadata.Image) {
+	for _, r := range m.all() {
+		t := image.TopicByID(r.Key.Topic)
+		if t != nil && t.Deleting || image.Deletion(r.Key.Topic) != nil {
+			r.end()
+		}
+	}
+}
+
+// end stops serving a replica because its topic goes.
+func (r *Replica) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.step(partition.Deleted{})
+}
+
+// retire takes a replica off the books and waits until nothing of it touches the
+// log but readers, for whom the log itself waits.
+func (m *Manager) retire(k store.Key) {
+	m.mu.Lock()
+	r := m.replicas[k]
+	delete(m.replicas, k)
+	m.mu.Unlock()
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	r.step(partition.Deleted{})
+	r.gone = true
+	r.mu.Unlock()
+	r.syncs.Wait()
+}
+
+// applyDeletions deletes what deletion records name, and has it confirmed.
+func (m *Manager) applyDeletions(image *metadata.Image) (again bool) {
+	deletions := image.Deletions()
+	maps.DeleteFunc(m.deleted, func(id topicid.ID, _ struct{}) bool { return image.Deletion(id) == nil })
+	if len(deletions) == 0 {
+		return false
+	}
+	byTopic := map[topicid.ID][]store.Key{}
+	for _, k := range m.keys() {
+		byTopic[k.Topic] = append(byTopic[k.Topic], k)
+	}
+	for _, stored := range m.cfg.Store.Replicas() {
+		if k := stored.Key; !slices.Contains(byTopic[k.Topic], k) {
+			byTopic[k.Topic] = append(byTopic[k.Topic], k)
+		}
+	}
+	for _, d := range deletions {
+		id, err := topicid.FromBytes(d.GetTopicId())
+		if err != nil {
+			m.cfg.Logger.Error("a deletion record names no topic id", "topic", d.GetName(), "error", err)
+			continue
+		}
+		if _, done := m.deleted[id]; done {
+			continue
+		}
+		if !m.deleteTopic(id, d.GetName(), byTopic[id]) {
+			again = true
+			continue
+		}
+		m.deleted[id] = struct{}{}
+		if slices.Contains(d.GetPendingBrokers(), m.cfg.Self.Broker) {
+			m.askToConfirm(id)
+		}
+	}
+	return again
+}
+
+// deleteTopic removes everything of a topic from the disks; false: not all of it
+// is gone yet.
+func (m *Manager) deleteTopic(id topicid.ID, name string, keys []store.Key) bool {
+	ok := true
+	for _, k := range keys {
+		stored := m.cfg.Store.Replica(k)
+		m.retire(k)
+		if stored == nil {
+			continue // withheld as missing
+		}
+		if err := m.cfg.Store.Delete(k); err != nil {
+			ok = false
+			m.cfg.Logger.Error("could not delete a replica", "dir", stored.Dir, "error", err)
+			if store.IsDiskFault(err) {
+				m.diskFailed(stored.Disk, err)
+			}
+			continue
+		}
+		m.cfg.Logger.Info("deleted a replica", "dir", stored.Dir, "topic_id", id)
+	}
+	if err := m.cfg.Store.ForgetTopic(id); err != nil {
+		ok = false
+		m.cfg.Logger.Error("could not delete what was set aside of a topic", "topic", name, "error", err)
+	}
+	return ok
+}
+
+func (m *Manager) askToConfirm(id topicid.ID) {
+	m.confirmMu.Lock()
+	defer m.confirmMu.Unlock()
+	m.confirm[id] = struct{}{}
+	select {
+	case m.confirmCh <- struct{}{}:
+	default: // the loop has been woken already
+	}
+}
+
+// setAsideUnknown moves folders away that the metadata does not place here.
+func (m *Manager) setAsideUnknown(image *metadata.Image) (again bool) {
+	for _, stored := range m.cfg.Store.Replicas() {
+		t := image.TopicByID(stored.Key.Topic)
+		if image.Deletion(stored.Key.Topic) != nil || t != nil && (t.Deleting || m.holds(t.Partition(stored.Key.Partition))) {
+			continue
+		}
+		m.retire(stored.Key)
+		if err := m.cfg.Store.SetAside(stored.Key); err != nil {
+			again = true
+			m.cfg.Logger.Error("could not set a replica aside", "dir", stored.Dir, "error", err)
+		}
+	}
+	return again
+}
+
+func (m *Manager) holds(p *controllerv1.Partition) bool {
+	return slices.Contains(p.GetReplicas(), m.cfg.Self.Broker)
+}
+
+// applyPartitions opens, creates and tells replicas what their records say.
+func (m *Manager) applyPartitions(image *metadata.Image) bool {
+	var again atomic.Bool
+	var g errgroup.Group
+	g.SetLimit(max(m.cfg.CreateParallelism, 1))
+	onRecord := m.onRecord(image)
+	for _, t := range image.Topics() {
+		if t.Deleting {
+			continue
+		}
+		for _, p := range t.Partitions() {
+			if !m.holds(p) {
+				continue
+			}
+			k := store.Key{Topic: t.ID, Partition: p.GetPartition()}
+			r := m.get(k)
+			if r != nil && !m.mayReplace(r, p, onRecord) {
+				r.tell(image, t, p)
+				continue
+			}
+			g.Go(func() error {
+				if r := m.make(k, t, p, onRecord); r != nil {
+					r.tell(image, t, p)
+				} else {
+					again.Store(true)
+				}
+				return nil
+			})
+		}
+	}
+	_ = g.Wait() // the functions report through again
+	return again.Load()
+}
+
+// onRecord reports whether the image shows this life of the broker as the one
+// that has vouched.
+func (m *Manager) onRecord(image *metadata.Image) bool {
+	b := image.Broker(m.cfg.Self.Broker)
+	return b != nil && b.GetBroker().GetIncarnation() == m.cfg.Self.Incarnation
+}
+
+func (m *Manager) barred(p *controllerv1.Partition) bool {
+	return slices.Contains(p.GetBarred(), m.cfg.Self.Broker)
+}
+
+// mayReplace reports whether a replica that was withheld as missing may be made
+// anew: the stream shows this incarnation on record and the replica not barred.
+func (m *Manager) mayReplace(r *Replica, p *controllerv1.Partition, onRecord bool) bool {
+	return r.log == nil && r.stored == nil && r.verdict == store.Missing && onRecord && !m.barred(p)
+}
+
+// make opens or creates one replica; nil if that failed for now.
+func (m *Manager) make(k store.Key, t *metadata.Topic, p *controllerv1.Partition, onRecord bool) *Replica {
+	verdict := m.cfg.Store.Verdict(k)
+	if verdict != store.Intact && onRecord && !m.barred(p) {
+		if err := m.cfg.Store.ClearVerdict(k); err != nil {
+			m.cfg.Logger.Error("could not clear the verdict on a replica", "topic", t.Name, "partition", k.Partition, "error", err)
+			return nil
+		}
+		verdict = m.cfg.Store.Verdict(k)
+	}
+	stored := m.cfg.Store.Replica(k)
+	if stored == nil && verdict == store.Intact {
+		var err error
+		if stored, err = m.cfg.Store.Create(k, t.Name, logConfig(&t.Config)); err != nil {
+			m.cfg.Logger.Error("could not create a replica; trying again", "topic", t.Name, "partition", k.Partition, "error", err)
+			return nil
+		}
+		m.cfg.Logger.Info("created a replica", "dir", stored.Dir, "topic_id", k.Topic)
+	}
+	m.retire(k)
+	r := newReplica(m, k, t.Name, t.Internal, stored, verdict)
+	r.configure(&t.Config)
+	r.open(!t.Config.FsyncBeforeAck())
+	m.mu.Lock()
+	m.replicas[k] = r
+	m.mu.Unlock()
+	return r
+}
+
+// tell hands a replica its record and its topic's configuration, if they changed.
+func (r *Replica) tell(image *metadata.Image, t *metadata.Topic, p *controllerv1.Partition) {
+	if r.appliedConfig == nil || *r.appliedConfig != t.Config {
+		r.configure(&t.Config)
+	}
+	if r.appliedPartition == p {
+		return
+	}
+	r.appliedPartition = p
+	pos := image.Position()
+	rec := &partition.Record{
+		Generation: pos.Generation, Revision: pos.Revision, PartEpoch: p.GetPartitionEpoch(), LeaderEpoch: p.GetLeaderEpoch(),
+		Leader:   partition.Replica{Broker: p.GetLeader().GetId(), Incarnation: p.GetLeader().GetIncarnation()},
+		Replicas: p.GetReplicas(), ISR: p.GetIsr(), ELR: p.GetElr(), MinISR: p.GetMinIsr(), Shard: t.Internal, ShardEpoch: p.GetShardEpoch(),
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.step(rec)
+	r.tellReaders(false)
+}
+
+// configure applies a topic's configuration to the log and the core.
+func (r *Replica) configure(c *topicconfig.Config) {
+	r.appliedConfig = c
+	r.config.Store(c)
+	if r.log != nil {
+		if err := r.log.SetConfig(logConfig(c)); err != nil {
+			r.m.cfg.Logger.Error("the log does not take its topic's configuration; it keeps the earlier one", "replica", r.Name(), "error", err)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.step(flushing(c))
+}
+
+// logConfig translates what the log needs to know.
+func logConfig(c *topicconfig.Config) commitlog.Config {
+	lc := commitlog.Config{
+		SegmentBytes: int64(c.SegmentBytes), SegmentIndexBytes: int64(c.SegmentIndexBytes), SegmentAge: milliseconds(c.SegmentMs),
+		IndexIntervalBytes: int64(c.IndexIntervalBytes), MaxMessageBytes: int(c.MaxMessageBytes),
+	}
+	if c.MessageTimestampType == record.LogAppendTime.String() {
+		lc.TimestampType = record.LogAppendTime
+	}
+	return lc
+}
+
+func flushing(c *topicconfig.Config) partition.Flushing {
+	f := partition.Flushing{OS: !c.FsyncBeforeAck()}
+	if !f.OS {
+		return f
+	}
+	if c.FlushMessages < math.MaxInt64 {
+		f.Messages = c.FlushMessages
+	}
+	if c.FlushMs < math.MaxInt64 {
+		f.Interval = milliseconds(c.FlushMs)
+	}
+	return f
+}
+
+// milliseconds does not overflow for the "no limit" values.
+func milliseconds(ms int64) time.Duration {
+	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+}
+
+// countStates keeps the gauge of replicas by state.
+func (m *Manager) countStates() {
+	counts := map[string]float64{"leading": 0, "idle": 0, "offline": 0}
+	for _, r := range m.all() {
+		r.mu.Lock()
+		switch {
+		case r.core.Down() != partition.ReasonNone:
+			counts["offline"]++
+		case r.core.Leads():
+			counts["leading"]++
+		default:
+			counts["idle"]++
+		}
+		r.mu.Unlock()
+	}
+	for state, n := range counts {
+		m.cfg.Metrics.replicas.WithLabelValues(state).Set(n)
+	}
+}

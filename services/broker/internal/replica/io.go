@@ -1,0 +1,109 @@
+package replica
+
+import (
+	"errors"
+	"syscall"
+	"time"
+
+	"github.com/leat-io/leat/libs/commitlog"
+	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/record"
+)
+
+// drain carries out appends until the core asks for no more. The caller holds mu,
+// which is released during the I/O; while one goroutine drains, others only
+// queue.
+func (r *Replica) drain() {
+	if r.draining {
+		return
+	}
+	r.draining = true
+	for r.toAppend != nil {
+		a := r.toAppend
+		r.toAppend = nil
+		r.appendOne(a)
+	}
+	r.draining = false
+}
+
+func (r *Replica) appendOne(a *partition.Append) {
+	b := r.batches[a.Req]
+	r.current = b
+	size, records := b.Payload.Len(), int64(b.Header.NumRecords)
+	vecs := b.Payload.Vecs()
+	r.mu.Unlock()
+	now := r.m.now()
+	r.appendSince.Store(int64(now))
+	info, err := r.log.Append(vecs, a.Epoch)
+	r.appendSince.Store(0)
+	b.Payload.Free()
+	r.mu.Lock()
+	r.current = nil
+	switch {
+	case err == nil:
+		b.appendTime = info.AppendTime
+		if b.span != nil {
+			r.ring.add(spanRange{base: info.BaseOffset, end: info.LastOffset + 1, span: b.span.SpanContext()})
+		}
+		r.m.cfg.Metrics.appendBytes.Add(float64(size))
+		r.m.cfg.Metrics.appendRecords.Add(float64(records))
+		r.step(&partition.Appended{Op: a.Op, Base: info.BaseOffset, End: info.LastOffset + 1, Now: now})
+	case refusedBatch(err):
+		r.refused = BatchError(err, r.Topic, int(r.Config().MaxMessageBytes))
+		r.step(partition.AppendRefused{Op: a.Op})
+		r.refused = nil
+	default:
+		r.failed(a.Op, err)
+	}
+}
+
+// refusedBatch reports whether the log took nothing and goes on.
+func refusedBatch(err error) bool {
+	var large *record.TooLargeError
+	var invalid *record.InvalidError
+	var corrupt *record.CorruptError
+	return errors.As(err, &large) || errors.As(err, &invalid) || errors.As(err, &corrupt)
+}
+
+// startSync runs one sync beside the appends.
+func (r *Replica) startSync(op int64) {
+	r.syncs.Add(1)
+	go func() {
+		defer r.syncs.Done()
+		began := time.Now()
+		r.syncSince.Store(int64(r.m.now()))
+		end, err := r.log.Sync()
+		r.syncSince.Store(0)
+		r.m.cfg.Metrics.fsync.Observe(time.Since(began).Seconds())
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if err != nil {
+			r.failed(op, err)
+			return
+		}
+		r.step(&partition.Synced{Op: op, End: end})
+		r.drain()
+	}()
+}
+
+// failed takes the replica down after an I/O error, and its disk unless the disk
+// is merely full or the log is closed because its topic is deleted. The caller
+// holds mu.
+func (r *Replica) failed(op int64, err error) {
+	kind := partition.FailedIO
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		kind = partition.FailedFull
+	case errors.Is(err, commitlog.ErrFailed):
+	default:
+		kind = partition.FailedBug
+	}
+	if r.core.Down() == partition.ReasonNone {
+		r.m.cfg.Logger.Error("a write or sync of a log failed; nothing more is acknowledged from it", "replica", r.Name(), "dir", r.stored.Dir, "error", err)
+	}
+	deleted := r.core.Down() == partition.ReasonTopicDeleted
+	r.step(partition.IOFailed{Op: op, Kind: kind})
+	if kind == partition.FailedIO && !deleted {
+		r.m.diskFailed(r.stored.Disk, err)
+	}
+}

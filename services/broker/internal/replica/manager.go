@@ -1,0 +1,391 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/metadata"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/libs/topicid"
+	"github.com/leat-io/leat/services/broker/internal/store"
+)
+
+func itoa(v int64) string { return strconv.FormatInt(v, 10) }
+
+// Config is what a Manager needs.
+type Config struct {
+	// Self is the broker and its incarnation.
+	Self partition.Replica
+	// Store has adopted its cluster by the first Apply.
+	Store *store.Store
+	// Confirm tells the controller that the replicas of topics are deleted. It is
+	// called from Run and retried there.
+	Confirm func(ctx context.Context, topicIDs [][]byte) error
+	Logger  *slog.Logger
+	Metrics *Metrics
+	Tracer  trace.Tracer // nil: no traces
+	// WatermarkInterval and RecoveryInterval say how often high watermarks and
+	// recovery points are written.
+	WatermarkInterval, RecoveryInterval time.Duration
+	// DiskTimeout is how long one I/O may take before the disk counts as hung.
+	DiskTimeout time.Duration
+	// CreateParallelism bounds how many replicas are created at a time.
+	CreateParallelism int
+}
+
+// tickInterval is how late a deadline may be noticed.
+const tickInterval = 50 * time.Millisecond
+
+// Manager keeps the broker's replicas.
+type Manager struct {
+	cfg   Config
+	start time.Time
+	image atomic.Pointer[metadata.Image]
+
+	mu       sync.RWMutex
+	replicas map[store.Key]*Replica
+
+	deleted map[topicid.ID]struct{} // deletions on record that are done here; owned by Apply
+
+	activeMu sync.Mutex
+	active   map[*Replica]struct{} // have deadlines or I/O running
+
+	confirmMu sync.Mutex
+	confirm   map[topicid.ID]struct{} // deleted here and not confirmed yet
+	confirmCh chan struct{}
+
+	disksHung atomic.Bool
+	failures  chan diskFailure
+}
+
+type diskFailure struct {
+	disk *store.Disk
+	err  error
+}
+
+// NewManager makes a manager without replicas.
+func NewManager(cfg Config) *Manager {
+	m := &Manager{
+		cfg: cfg, start: time.Now(), replicas: map[store.Key]*Replica{}, active: map[*Replica]struct{}{}, deleted: map[topicid.ID]struct{}{},
+		confirm: map[topicid.ID]struct{}{}, confirmCh: make(chan struct{}, 1),
+		failures: make(chan diskFailure, 64),
+	}
+	return m
+}
+
+// now is the manager's monotonic clock; never 0.
+func (m *Manager) now() time.Duration { return time.Since(m.start) + 1 }
+
+func (m *Manager) brokerAddress(id int32) string {
+	if image := m.image.Load(); image != nil {
+		if b := image.Broker(id); b != nil {
+			return b.GetAddress()
+		}
+	}
+	return ""
+}
+
+// watch has the clock look at a replica until nothing is due there any more.
+func (m *Manager) watch(r *Replica) {
+	m.activeMu.Lock()
+	defer m.activeMu.Unlock()
+	m.active[r] = struct{}{}
+}
+
+// diskFailed takes a disk offline. It does not block: a replica that reports has
+// its own lock held, and others on the disk are told from Run.
+func (m *Manager) diskFailed(d *store.Disk, err error) {
+	select {
+	case m.failures <- diskFailure{disk: d, err: err}:
+	default: // 64 reports wait already; the disk is among them or reports again
+	}
+}
+
+func (m *Manager) failDisk(f diskFailure) {
+	for _, stored := range m.cfg.Store.DiskFailed(f.disk, f.err) {
+		if r := m.get(stored.Key); r != nil {
+			r.mu.Lock()
+			r.step(partition.DiskOffline{})
+			r.mu.Unlock()
+		}
+	}
+	m.countStates()
+}
+
+func (m *Manager) get(k store.Key) *Replica {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.replicas[k]
+}
+
+func (m *Manager) all() []*Replica {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	all := make([]*Replica, 0, len(m.replicas))
+	for _, r := range m.replicas {
+		all = append(all, r)
+	}
+	return all
+}
+
+// Lookup finds a replica for a client, or says why it is not here.
+func (m *Manager) Lookup(topic []byte, n int32) (*Replica, *rpc.Error) {
+	image := m.image.Load()
+	if image == nil {
+		return nil, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STARTING, "broker %d is starting: try again shortly", m.cfg.Self.Broker)
+	}
+	id, err := topicid.FromBytes(topic)
+	if err != nil {
+		return nil, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "topic_id: %w", err)
+	}
+	if r := m.get(store.Key{Topic: id, Partition: n}); r != nil {
+		return r, nil
+	}
+	return nil, m.notHere(image, id, n)
+}
+
+func (m *Manager) notHere(image *metadata.Image, id topicid.ID, n int32) *rpc.Error {
+	t := image.TopicByID(id)
+	where := []string{"topic_id", id.String(), "partition", itoa(int64(n))}
+	switch {
+	case image.Deletion(id) != nil, t != nil && t.Deleting:
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_TOPIC_DELETED, "topic id %v is being deleted: stop working on it", id).
+			WithOutcome(typev1.Outcome_OUTCOME_NOT_DONE).With(where...)
+	case t == nil:
+		// A client has the id from somebody's metadata, which may be newer.
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_TOPIC, "broker %d knows no topic of id %v: refresh the metadata", m.cfg.Self.Broker, id).
+			WithAction(typev1.Action_ACTION_RETRY).WithRetry(100 * time.Millisecond).With(where...)
+	}
+	where = append(where, "topic", t.Name)
+	p := t.Partition(n)
+	if p == nil {
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_PARTITION, "topic %s has %d partitions and none of number %d: they count from 0", t.Name, t.NumPartitions(), n).With(where...)
+	}
+	leader := p.GetLeader()
+	if leader.GetId() == 0 || leader.GetId() == m.cfg.Self.Broker {
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_LEADER_NOT_AVAILABLE, "%s-%d has no serving leader at the moment: try again shortly", t.Name, n).With(where...)
+	}
+	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_NOT_LEADER, "broker %d does not lead %s-%d: go to broker %d", m.cfg.Self.Broker, t.Name, n, leader.GetId()).
+		With(where...).WithLeader(leader.GetId(), m.brokerAddress(leader.GetId()), int64(p.GetLeaderEpoch()))
+}
+
+// Describe tells about replicas; no names: all of them.
+func (m *Manager) Describe(names []*brokerv1.ReplicaName) []*brokerv1.ReplicaDescription {
+	var out []*brokerv1.ReplicaDescription
+	if len(names) == 0 {
+		for _, k := range m.keys() {
+			if r := m.get(k); r != nil {
+				out = append(out, r.Describe())
+			}
+		}
+		return out
+	}
+	for _, n := range names {
+		r, err := m.Lookup(n.GetTopicId(), n.GetPartition())
+		if err != nil {
+			out = append(out, &brokerv1.ReplicaDescription{TopicId: n.GetTopicId(), Partition: n.GetPartition(), Error: rpc.ToProto(err)})
+			continue
+		}
+		out = append(out, r.Describe())
+	}
+	return out
+}
+
+// DisksOK reports whether no I/O has been running for longer than the watchdog
+// allows.
+func (m *Manager) DisksOK() bool { return !m.disksHung.Load() }
+
+// Run keeps the clock until ctx ends: deadlines, the disk watchdog, checkpoints,
+// failed disks and confirmations of deletions.
+func (m *Manager) Run(ctx context.Context) error {
+	var confirms sync.WaitGroup
+	defer confirms.Wait()
+	confirms.Go(func() { m.confirmLoop(ctx) })
+	tick := time.NewTicker(tickInterval)
+	defer tick.Stop()
+	watermarks := time.NewTicker(m.cfg.WatermarkInterval)
+	defer watermarks.Stop()
+	recovery := time.NewTicker(m.cfg.RecoveryInterval)
+	defer recovery.Stop()
+	// Checkpoints write to disk; a slow one must not hold up deadlines.
+	checkpoints := make(chan bool, 1)
+	confirms.Go(func() { m.checkpointLoop(ctx, checkpoints) })
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			m.tick()
+		case <-watermarks.C:
+			offer(checkpoints, false)
+		case <-recovery.C:
+			offer(checkpoints, true)
+		case f := <-m.failures:
+			m.failDisk(f)
+		}
+	}
+}
+
+func offer(ch chan bool, v bool) {
+	select {
+	case ch <- v:
+	default: // one waits already
+	}
+}
+
+func (m *Manager) tick() {
+	now := m.now()
+	m.activeMu.Lock()
+	due := make([]*Replica, 0, len(m.active))
+	for r := range m.active {
+		due = append(due, r)
+	}
+	clear(m.active)
+	m.activeMu.Unlock()
+	hung := false
+	for _, r := range due {
+		for _, since := range []int64{r.appendSince.Load(), r.syncSince.Load()} {
+			if since != 0 && now-time.Duration(since) > m.cfg.DiskTimeout {
+				hung = true
+			}
+		}
+		r.mu.Lock()
+		r.step(partition.Tick{Now: now})
+		r.drain()
+		idle := r.core.Idle()
+		r.mu.Unlock()
+		if !idle {
+			m.watch(r)
+		}
+	}
+	if m.disksHung.Swap(hung) != hung {
+		m.cfg.Logger.Warn("the disk watchdog changed its mind", "disks_ok", !hung, "limit", m.cfg.DiskTimeout)
+	}
+}
+
+func (m *Manager) checkpointLoop(ctx context.Context, requests <-chan bool) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case recoveryPoints := <-requests:
+			m.Checkpoint(recoveryPoints)
+		}
+	}
+}
+
+// Checkpoint writes the marks; with recoveryPoints logs that are not synced by
+// themselves are synced first, in the background.
+func (m *Manager) Checkpoint(recoveryPoints bool) {
+	if recoveryPoints {
+		for _, r := range m.all() {
+			r.mu.Lock()
+			if r.log != nil && !r.gone {
+				r.step(partition.Flush{})
+			}
+			r.mu.Unlock()
+		}
+	}
+	for d, err := range m.cfg.Store.Checkpoint(recoveryPoints) {
+		m.cfg.Logger.Error("could not write the marks of a disk", "dir", d.Dir, "error", err)
+		if store.IsDiskFault(err) {
+			m.diskFailed(d, err)
+		}
+	}
+}
+
+// Stop takes nothing new, waits until what is in flight has been answered or ctx
+// ends, then until no sync runs. The store may be closed afterwards.
+func (m *Manager) Stop(ctx context.Context) error {
+	all := m.all()
+	for _, r := range all {
+		r.mu.Lock()
+		r.step(partition.Stop{})
+		r.mu.Unlock()
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	var err error
+	for _, r := range all {
+		for !r.idle() && err == nil {
+			select {
+			case <-ctx.Done():
+				err = fmt.Errorf("%s has batches in flight that did not end in time", r.Name())
+			case <-tick.C:
+			}
+		}
+		r.syncs.Wait()
+	}
+	return err
+}
+
+func (r *Replica) idle() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.Idle() && !r.draining
+}
+
+// confirmLoop tells the controller of deletions until it has heard.
+func (m *Manager) confirmLoop(ctx context.Context) {
+	backoff := rpc.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.confirmCh:
+		}
+		for ids := m.toConfirm(); len(ids) > 0; ids = m.toConfirm() {
+			raw := make([][]byte, len(ids))
+			for i, id := range ids {
+				raw[i] = id.Bytes()
+			}
+			err := m.cfg.Confirm(ctx, raw)
+			if err == nil {
+				m.confirmed(ids)
+				backoff.Reset()
+				continue
+			}
+			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+				return
+			}
+			m.cfg.Logger.Warn("could not confirm deletions; trying again", "topics", len(ids), "error", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(backoff.Next()):
+			}
+		}
+	}
+}
+
+func (m *Manager) toConfirm() []topicid.ID {
+	m.confirmMu.Lock()
+	defer m.confirmMu.Unlock()
+	ids := make([]topicid.ID, 0, len(m.confirm))
+	for id := range m.confirm {
+		ids = append(ids, id)
+		if len(ids) == 1000 {
+			break
+		}
+	}
+	return ids
+}
+
+func (m *Manager) confirmed(ids []topicid.ID) {
+	m.confirmMu.Lock()
+	defer m.confirmMu.Unlock()
+	for _, id := range ids {
+		delete(m.confirm, id)
+	}
+}

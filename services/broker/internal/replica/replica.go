@@ -1,0 +1,228 @@
+package replica
+
+import (
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/commitlog"
+	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/core/topicconfig"
+	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/services/broker/internal/store"
+)
+
+// Replica is the loop around one replica's core.
+type Replica struct {
+	Key      store.Key
+	Topic    string
+	Internal bool
+
+	m       *Manager
+	log     *commitlog.Log // nil: withheld
+	stored  *store.Replica // nil: missing
+	verdict store.Verdict
+	config  atomic.Pointer[topicconfig.Config]
+	syncs   sync.WaitGroup
+
+	// Owned by the manager's Apply.
+	appliedPartition *controllerv1.Partition
+	appliedConfig    *topicconfig.Config
+
+	// When the running append and sync began, in ns of the manager's clock; 0: none.
+	appendSince, syncSince atomic.Int64
+
+	mu       sync.Mutex
+	core     *partition.State
+	batches  map[int64]*Batch // by Req: queued, in flight or waiting
+	nextReq  int64
+	toAppend *partition.Append // at most one, carried out by drain
+	draining bool
+	current  *Batch // with the log
+	readers  map[*subscription]struct{}
+	ring     spanRing
+	refused  *rpc.Error // what the log said to the append it refused last
+	gone     bool       // deleted, set aside or replaced
+}
+
+// Batch is a batch to append.
+type Batch struct {
+	// Payload is the encoded batch, validated. The replica owns it from Produce on.
+	Payload *rpc.Payload
+	Header  record.Header
+	Acks    partition.Acks
+	// LeaderEpoch is the client's belief, -1: none.
+	LeaderEpoch int32
+	// Timeout is how long the answer may take.
+	Timeout time.Duration
+	Fence   *partition.Fence
+	Trace   *typev1.TraceContext
+	// Done takes the result, once.
+	Done func(Result)
+
+	span       trace.Span
+	appendTime int64
+}
+
+// Result is what became of a batch.
+type Result struct {
+	Base          int64 // -1 with an error
+	Epoch         int32 // -1 with an error
+	LogAppendTime int64 // ms; record.NoTimestamp unless the topic stamps records
+	Err           *rpc.Error
+}
+
+// subscription is a reader that wants to hear of changes.
+type subscription struct{ notify func(more bool) }
+
+// Name is <topic>-<partition>.
+func (r *Replica) Name() string { return r.Topic + "-" + strconv.Itoa(int(r.Key.Partition)) }
+
+// Config is the topic's configuration in force.
+func (r *Replica) Config() *topicconfig.Config { return r.config.Load() }
+
+// newReplica makes the loop of a stored replica, or of one that is missing.
+func newReplica(m *Manager, key store.Key, topic string, internal bool, stored *store.Replica, verdict store.Verdict) *Replica {
+	r := &Replica{
+		Key: key, Topic: topic, Internal: internal, m: m, stored: stored, verdict: verdict,
+		core: partition.New(m.cfg.Self), batches: map[int64]*Batch{}, readers: map[*subscription]struct{}{},
+	}
+	if stored != nil {
+		r.log = stored.Log
+	}
+	return r
+}
+
+// open tells the core how the log was found. durability=os must be known by then.
+func (r *Replica) open(os bool) {
+	opened := &partition.Opened{MaxEpochSeen: -1, Verdict: coreVerdict(r.verdict, os)}
+	if r.log != nil {
+		opened.MaxEpochSeen, opened.Start, opened.End = r.log.LatestEpoch(), r.log.StartOffset(), r.log.EndOffset()
+		opened.Durable, opened.HW = r.log.DurableEnd(), r.stored.HighWatermark()
+	} else if opened.Verdict == partition.Intact {
+		opened.Verdict = partition.Corrupt
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.step(opened)
+	if r.stored != nil && r.stored.Disk.Err() != nil {
+		r.step(partition.DiskOffline{})
+	}
+}
+
+func coreVerdict(v store.Verdict, os bool) partition.Verdict {
+	switch v {
+	case store.Intact:
+		return partition.Intact
+	case store.UncleanOS:
+		if os {
+			return partition.UncleanOS
+		}
+		return partition.Intact
+	case store.Cut:
+		return partition.Cut
+	case store.Missing:
+		return partition.Missing
+	}
+	return partition.Corrupt
+}
+
+// Produce takes a batch. Done tells what becomes of it.
+func (r *Replica) Produce(b *Batch) {
+	b.span = r.startAppend(b.Trace, b.Header.NumRecords, b.Payload.Len())
+	now := r.m.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.nextReq++
+	req := r.nextReq
+	r.batches[req] = b
+	r.step(&partition.Produce{
+		Req: req, LeaderEpoch: b.LeaderEpoch, Acks: b.Acks, Now: now, Deadline: now + b.Timeout,
+		Records: b.Header.LastOffsetDelta + 1, Fence: b.Fence,
+	})
+	r.drain()
+}
+
+// step applies an event and carries out the effects. The caller holds mu and
+// calls drain afterwards if the event may lead to an append.
+func (r *Replica) step(ev partition.Event) {
+	for _, e := range r.core.Step(ev) {
+		switch e := e.(type) {
+		case *partition.Append:
+			r.toAppend = e
+		case *partition.Sync:
+			r.startSync(e.Op)
+		case *partition.Reply:
+			r.reply(e)
+		case partition.CheckpointHW:
+			if r.stored != nil {
+				r.stored.SetHighWatermark(e.HW)
+			}
+		case partition.Visible:
+			r.tellReaders(true)
+		case partition.Resign:
+			r.tellReaders(false)
+		case partition.Withhold:
+			r.m.cfg.Logger.Error("a replica is offline", "replica", r.Name(), "topic_id", r.Key.Topic, "reason", e.Reason, "violation", r.core.Violation())
+		case partition.WakeAt:
+			r.m.watch(r)
+		}
+	}
+}
+
+// tellReaders has every reader look again. The caller holds mu.
+func (r *Replica) tellReaders(more bool) {
+	for s := range r.readers {
+		s.notify(more)
+	}
+}
+
+// reply ends a batch.
+func (r *Replica) reply(e *partition.Reply) {
+	b := r.batches[e.Req]
+	if b == nil {
+		return
+	}
+	delete(r.batches, e.Req)
+	result := Result{Base: e.Base, Epoch: e.Epoch, LogAppendTime: record.NoTimestamp}
+	switch {
+	case e.Outcome == partition.OK:
+		if r.Config().MessageTimestampType == record.LogAppendTime.String() {
+			result.LogAppendTime = b.appendTime
+		}
+	case e.Reason == partition.ReasonBatchRefused && r.refused != nil:
+		result.Err = r.refused
+	default:
+		result.Err = r.refusal(e.Reason, e.Outcome)
+	}
+	r.endSpan(b, e, result)
+	if result.Err != nil {
+		r.m.cfg.Metrics.Failure(result.Err.Reason)
+	}
+	// The log may be reading the current batch; drain frees that one.
+	if b != r.current {
+		b.Payload.Free()
+	}
+	b.Done(result)
+}
+
+func (r *Replica) endSpan(b *Batch, e *partition.Reply, result Result) {
+	if b.span == nil {
+		return
+	}
+	if result.Err == nil {
+		b.span.SetAttributes(attribute.Int64("messaging.leat.offset", e.Base), attribute.Int("messaging.leat.leader_epoch", int(e.Epoch)))
+	} else {
+		b.span.RecordError(result.Err)
+		b.span.SetAttributes(attribute.String("error.type", rpc.ReasonName(result.Err.Reason)))
+	}
+	b.span.End()
+	b.span = nil
+}

@@ -1,0 +1,405 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/leat-io/leat/libs/commitlog"
+)
+
+// Create makes a replica on the disk with the fewest and opens its log. The
+// folder is durable when it returns. A replica that is there already is returned
+// as it is. Several may be created at a time, each key by one caller. Errors:
+// *NameTakenError while another topic's folder has the name; ErrDiskOffline when
+// no disk is left; those of the disk, which is offline after an I/O error.
+func (s *Store) Create(k Key, topic string, c commitlog.Config) (*Replica, error) {
+	s.mu.Lock()
+	if r := s.replicas[k]; r != nil {
+		s.mu.Unlock()
+		return r, nil
+	}
+	if !s.adopted || s.closed {
+		s.mu.Unlock()
+		return nil, errors.New("create a replica: the store is not open for it; call Adopt first, and not after Close")
+	}
+	d := s.emptiest()
+	if d == nil {
+		s.mu.Unlock()
+		return nil, fmt.Errorf("create %s-%d: no disk of log.dirs is online: %w", topic, k.Partition, ErrDiskOffline)
+	}
+	s.perDisk[d]++
+	s.mu.Unlock()
+
+	r := &Replica{Key: k, Topic: topic, Disk: d}
+	r.Dir = filepath.Join(d.Dir, r.Name())
+	err := s.create(r, c)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.perDisk[d]--
+		if IsDiskFault(err) {
+			s.fail(d, err)
+		}
+		return nil, err
+	}
+	s.replicas[k] = r
+	return r, nil
+}
+
+// create makes the folder and the log of a replica that is not on the books yet.
+func (s *Store) create(r *Replica, c commitlog.Config) error {
+	if m, err := commitlog.ReadMetadata(s.o.FS, r.Dir); err == nil && m.TopicID != r.Key.Topic {
+		return &NameTakenError{Dir: r.Dir, Want: r.Key.Topic, Got: m.TopicID}
+	}
+	o := s.logOptions(r, c)
+	o.RecoveryPoint, o.HighWatermark, o.CleanShutdown = 0, 0, false
+	log, report, err := commitlog.Open(o)
+	if err != nil {
+		return fmt.Errorf("create the log in %s: %w", r.Dir, err)
+	}
+	// The folder's name and its first segment must be there after a power cut,
+	// before anything is acknowledged from it.
+	if err := errors.Join(s.o.FS.SyncDir(r.Dir), s.o.FS.SyncDir(r.Disk.Dir)); err != nil {
+		return errors.Join(fmt.Errorf("make %s durable: %w", r.Dir, err), log.Abort())
+	}
+	r.Log, r.Report = log, report
+	return nil
+}
+
+// IsDiskFault reports whether an error says that a disk refuses to work: not that
+// it is full, that descriptors ran out, or that its content is damaged.
+func IsDiskFault(err error) bool {
+	for _, e := range []syscall.Errno{syscall.EIO, syscall.EROFS, syscall.ENXIO, syscall.ENODEV} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Store) emptiest() *Disk {
+	var best *Disk
+	for _, d := range s.disks {
+		if d.Err() == nil && (best == nil || s.perDisk[d] < s.perDisk[best]) {
+			best = d
+		}
+	}
+	return best
+}
+
+// SetAside closes a replica of which the metadata knows nothing and moves its
+// folder into the quarantine, where it is kept until a deletion record names its
+// topic id. The caller has made sure that nobody uses the log.
+func (s *Store) SetAside(k Key) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.replicas[k]
+	if r == nil {
+		return nil
+	}
+	if r.Log != nil {
+		if err := r.Log.Close(); err != nil && !errors.Is(err, commitlog.ErrClosed) {
+			s.o.Logger.Warn("close a log that is set aside", "dir", r.Dir, "error", err)
+		}
+	}
+	to := r.Disk.asidePath(k)
+	if err := r.Disk.moveAside(r.Dir, to); err != nil {
+		return fmt.Errorf("set aside %s: %w", r.Dir, err)
+	}
+	s.forget(r)
+	s.o.Logger.Warn("set aside a replica of an unknown topic; it is deleted once its topic's deletion is on record", "dir", r.Dir, "to", to, "topic_id", k.Topic)
+	return nil
+}
+
+func (s *Store) forget(r *Replica) {
+	delete(s.replicas, r.Key)
+	s.perDisk[r.Disk]--
+	r.deleted = true
+}
+
+// Delete removes a replica for good, also one that was set aside. An absent one is
+// no error. The caller has made sure that nobody uses the log.
+func (s *Store) Delete(k Key) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.replicas[k]; r != nil {
+		var err error
+		if r.Log != nil {
+			err = r.Log.Delete()
+		}
+		if r.Log == nil || errors.Is(err, commitlog.ErrClosed) {
+			err = commitlog.DeleteFolder(s.o.FS, r.Dir, commitlog.Metadata{Topic: r.Topic, Partition: k.Partition, TopicID: k.Topic})
+		}
+		if err != nil {
+			return fmt.Errorf("delete %s: %w", r.Dir, err)
+		}
+		s.forget(r)
+	}
+	for _, d := range s.disks {
+		delete(d.recovery, k)
+		delete(d.watermarks, k)
+		if _, there := d.verdicts[k]; there {
+			delete(d.verdicts, k)
+			if err := d.writeVerdicts(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ForgetTopic removes from the quarantines what belongs to a topic, and every
+// verdict on its replicas.
+func (s *Store) ForgetTopic(topic [16]byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.disks {
+		had := len(d.verdicts)
+		maps.DeleteFunc(d.verdicts, func(k Key, _ Verdict) bool { return k.Topic == topic })
+		if len(d.verdicts) != had {
+			if err := d.writeVerdicts(); err != nil {
+				return err
+			}
+		}
+		aside := filepath.Join(d.Dir, asideDir)
+		entries, err := s.o.FS.ReadDir(aside)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		changed := false
+		for _, e := range entries {
+			dir := filepath.Join(aside, e.Name)
+			m, err := commitlog.ReadMetadata(s.o.FS, dir)
+			if err != nil || m.TopicID != topic {
+				continue
+			}
+			if err := s.o.FS.RemoveAll(dir); err != nil {
+				return err
+			}
+			changed = true
+		}
+		if changed {
+			if err := s.o.FS.SyncDir(aside); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// DiskFailed takes a disk offline for the rest of the process's life and returns
+// the replicas on it. Only the first call for a disk returns any.
+func (s *Store) DiskFailed(d *Disk, cause error) []*Replica {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.fail(d, cause) {
+		return nil
+	}
+	var all []*Replica
+	for _, r := range s.replicas {
+		if r.Disk == d {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+func (s *Store) fail(d *Disk, cause error) bool {
+	if !d.failure.CompareAndSwap(nil, &cause) {
+		return false
+	}
+	s.o.Logger.Error("a disk failed: its replicas are offline until it is repaired and the broker restarted", "dir", d.Dir, "disk_id", d.ID, "error", cause)
+	return true
+}
+
+// Checkpoint writes recovery points (if asked) and high watermarks that changed,
+// one file per disk. It returns the disks on which that failed, with the errors.
+func (s *Store) Checkpoint(recoveryPoints bool) map[*Disk]error {
+	s.checkpointMu.Lock()
+	defer s.checkpointMu.Unlock()
+	failed := map[*Disk]error{}
+	for _, d := range s.disks {
+		if d.Err() != nil {
+			continue
+		}
+		if err := s.checkpointDisk(d, recoveryPoints); err != nil {
+			failed[d] = fmt.Errorf("checkpoint %s: %w", d.Dir, err)
+		}
+	}
+	if err := s.writePosition(); err != nil {
+		failed[s.disks[0]] = errors.Join(failed[s.disks[0]], err)
+	}
+	return failed
+}
+
+func (s *Store) checkpointDisk(d *Disk, recoveryPoints bool) error {
+	marks, points := s.marksOf(d)
+	// Recovery points first: a high watermark is never above what the points of
+	// the same moment call durable, so either file alone is true.
+	if recoveryPoints {
+		if err := writeIfChanged(d, recoveryFile, points, &d.writtenRecovery); err != nil {
+			return err
+		}
+	}
+	return writeIfChanged(d, watermarkFile, marks, &d.writtenWatermarks)
+}
+
+// marksOf renders the marks of a disk's replicas. Those of a replica that did not
+// open stay what they were.
+func (s *Store) marksOf(d *Disk) (marks, points []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	watermarks, recovery := map[Key]int64{}, map[Key]int64{}
+	for k, v := range d.watermarks {
+		if d.verdicts[k] != Intact {
+			watermarks[k], recovery[k] = v, d.recovery[k]
+		}
+	}
+	for k, r := range s.replicas {
+		if r.Disk != d || r.Log == nil {
+			continue
+		}
+		// The mark must not pass what is durable: a recovery that ends below it
+		// is a loss.
+		durable := r.Log.DurableEnd()
+		watermarks[k], recovery[k] = min(r.hw.Load(), durable), durable
+	}
+	format := func(v int64) string { return strconv.FormatInt(v, 10) }
+	return keyedLines(watermarks, format), keyedLines(recovery, format)
+}
+
+func writeIfChanged(d *Disk, kind string, lines []string, written *[]string) error {
+	if *written != nil && equalLines(*written, lines) {
+		return nil
+	}
+	if err := writeSmallFile(d.fs, d.Dir, kind, lines); err != nil {
+		return err
+	}
+	*written = lines
+	return nil
+}
+
+func equalLines(a, b []string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Store) readPosition() (Position, error) {
+	var p Position
+	fields, ok, err := readFields(s.o.FS, s.disks[0].Dir, positionFile)
+	if err != nil || !ok {
+		return p, err
+	}
+	var errs [2]error
+	p.Generation, errs[0] = parseOffset(fields["generation"])
+	p.Revision, errs[1] = parseOffset(fields["revision"])
+	return p, errors.Join(errs[:]...)
+}
+
+func (s *Store) writePosition() error {
+	p := s.HighestPosition()
+	if p == s.written || s.disks[0].Err() != nil {
+		return nil
+	}
+	err := writeSmallFile(s.o.FS, s.disks[0].Dir, positionFile, []string{
+		fmt.Sprintf("generation %d", p.Generation), fmt.Sprintf("revision %d", p.Revision),
+	})
+	if err == nil {
+		s.written = p
+	}
+	return err
+}
+
+// Close syncs and closes every log, writes the marks and, on each disk where all
+// of that went well, the clean-shutdown marker; then it releases the locks. The
+// caller has made sure that nobody uses the logs.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	adopted := s.adopted
+	s.mu.Unlock()
+	var errs []error
+	bad := map[*Disk]bool{}
+	replicas := s.Replicas()
+	for _, r := range replicas {
+		if r.Log == nil {
+			continue
+		}
+		if r.Disk.Err() != nil {
+			errs = append(errs, r.Log.Abort())
+			bad[r.Disk] = true
+			continue
+		}
+		if err := r.Log.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close the log in %s: %w", r.Dir, err))
+			bad[r.Disk] = true
+		}
+	}
+	if adopted {
+		for d, err := range s.Checkpoint(true) {
+			errs = append(errs, err)
+			bad[d] = true
+		}
+	}
+	for _, d := range s.disks {
+		if bad[d] || d.Err() != nil {
+			continue
+		}
+		if err := writeSmallFile(d.fs, d.Dir, cleanFile, processLines(&s.o)); err != nil {
+			errs = append(errs, fmt.Errorf("mark %s as cleanly closed: %w", d.Dir, err))
+		}
+	}
+	return errors.Join(append(errs, s.unlock())...)
+}
+
+// Abort releases files and locks without writing anything, as a crash would.
+func (s *Store) Abort() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	return s.abandon()
+}
+
+func (s *Store) abandon() error {
+	var errs []error
+	for _, r := range s.Replicas() {
+		if r.Log != nil {
+			errs = append(errs, r.Log.Abort())
+		}
+	}
+	return errors.Join(append(errs, s.unlock())...)
+}
+
+func (s *Store) unlock() error {
+	var errs []error
+	for _, d := range s.disks {
+		if d.lock != nil {
+			errs = append(errs, d.lock.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

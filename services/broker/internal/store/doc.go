@@ -1,0 +1,25 @@
+// Package store keeps a broker's disks: which replica lies on which, the small
+// files beside the replicas' folders, and what a restart must know. It knows
+// nothing of leaders, streams or gRPC.
+//
+// The caller's duties, in order:
+//
+//  1. Open with the folders of log.dirs. Each is locked; the clean-shutdown marker
+//     is taken away durably before anything else is written; every replica found
+//     is opened and recovered.
+//  2. Wait for the metadata of the mesh, then call Adopt with the cluster id and
+//     the replicas that this broker should hold. Disks of another cluster are
+//     refused; what should be there and is not gets a verdict that survives
+//     restarts. Only now may replicas be created.
+//  3. Vouch with Vouches, once Adopt has returned.
+//  4. Create, SetAside and Delete from one goroutine, as the metadata says. A
+//     folder is durable when Create returns.
+//  5. Note high watermarks with Replica.SetHighWatermark; call Checkpoint now and
+//     then.
+//  6. Report a failed write or fsync of a log with DiskFailed, and serve nothing
+//     from that disk any more.
+//  7. Close when nobody uses the logs: they are synced and closed, the marks
+//     written, and last the clean-shutdown marker.
+//
+// The files are described in docs/format-disk.md.
+package store
