@@ -72,28 +72,35 @@ func NewBuilder(o BuilderOptions) (*Builder, error) {
 //
 // The limit is applied to the bytes before compression; Build never returns more.
 func (b *Builder) Append(r *Record) (bool, error) {
-	if alone := SizeOf(r); alone > b.o.MaxBytes {
-		return false, &TooLargeError{Size: alone, Limit: b.o.MaxBytes}
+	if b.n >= b.o.MaxRecords {
+		return false, b.fitsAlone(r)
 	}
+	baseTS, maxTS := b.baseTS, max(b.maxTS, r.Timestamp)
 	if b.n == 0 {
-		b.baseTS, b.maxTS = r.Timestamp, r.Timestamp
-	} else if b.n >= b.o.MaxRecords {
-		return false, nil
+		baseTS, maxTS = r.Timestamp, r.Timestamp
 	}
 	// The difference may wrap around; so will the sum when it is read.
-	delta := r.Timestamp - b.baseTS
+	delta := r.Timestamp - baseTS
 	body := bodySize(r, delta, int32(b.n))
 	size := withLength(body)
 	if b.Size()+size > b.o.MaxBytes {
-		return false, nil
+		return false, b.fitsAlone(r)
 	}
 	if b.buf == nil {
 		b.buf = make([]byte, HeaderSize, max(HeaderSize+size, min(b.o.MaxBytes, 4<<10)))
 	}
 	b.buf = appendRecord(b.buf, r, body, delta, int32(b.n))
-	b.maxTS = max(b.maxTS, r.Timestamp)
+	b.baseTS, b.maxTS = baseTS, maxTS
 	b.n++
 	return true, nil
+}
+
+// fitsAlone is the error of a record that no batch can take.
+func (b *Builder) fitsAlone(r *Record) error {
+	if alone := SizeOf(r); alone > b.o.MaxBytes {
+		return &TooLargeError{Size: alone, Limit: b.o.MaxBytes}
+	}
+	return nil
 }
 
 // SetProducer sets the producer fields of the batch being built and of later ones.
