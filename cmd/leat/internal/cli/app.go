@@ -162,6 +162,7 @@ func describe(e *rpc.Error) (message, next string, code int) {
 	code = exit.Failed
 	switch {
 	case e.Reason == typev1.ErrorReason_ERROR_REASON_UNREACHABLE:
+		message = plainUnreachable(e.Message) + " (" + name + ")"
 		next = "Start a mesh with `leat dev`, or name the address of a running gateway with --gateway or LEAT_GATEWAY."
 	case e.Reason == typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED:
 		code = exit.Unknown
@@ -169,6 +170,16 @@ func describe(e *rpc.Error) (message, next string, code int) {
 		code = exit.Unknown
 	}
 	return message, next, code
+}
+
+// plainUnreachable takes the wrapping of the transport off a refused connection.
+func plainUnreachable(message string) string {
+	before, after, ok := strings.Cut(message, `connection error: desc = "transport: `)
+	if !ok {
+		return strings.TrimRight(message, ". \n")
+	}
+	after = strings.TrimPrefix(strings.TrimSuffix(after, `"`), "Error while dialing: ")
+	return "the gateway at " + before + after
 }
 
 // notef prints a line about what goes on, for people.

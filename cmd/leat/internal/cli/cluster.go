@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/rpc"
 
 	"github.com/leat-io/leat/cmd/leat/internal/exit"
@@ -141,13 +142,15 @@ func (a *app) clusterWait(ctx context.Context, timeout time.Duration) error {
 	admin := gatewayv1.NewAdminServiceClient(conn)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	missing := "nothing has answered yet"
+	missing := "nothing has answered"
+	answered := false
 	for {
 		attempt, stop := context.WithTimeout(ctx, 2*time.Second)
 		r, err := admin.DescribeCluster(attempt, &gatewayv1.DescribeClusterRequest{})
 		stop()
 		switch {
 		case err == nil:
+			answered = true
 			if missing = notReady(r); missing == "" {
 				return a.done("mesh", "ready", "the mesh is ready")
 			}
@@ -156,7 +159,10 @@ func (a *app) clusterWait(ctx context.Context, timeout time.Duration) error {
 			if !rpc.Retryable(typed) {
 				return typed
 			}
-			missing = fmt.Sprintf("%s (%s)", typed.Message, rpc.ReasonName(typed.Reason))
+			// That an attempt took too long says less than what the one before found.
+			if !answered || !rpc.IsReason(typed, typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED) {
+				missing, _, _ = describe(typed)
+			}
 		}
 		select {
 		case <-tick.C:

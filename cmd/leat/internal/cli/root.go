@@ -55,7 +55,6 @@ groups, and produces and consumes records through a gateway.
 	flags.StringVarP(&a.output, "output", "o", "text", "form of the output: text or json")
 	flags.DurationVar(&a.requestTimeout, "request-timeout", 30*time.Second, "time for a command that asks the gateway something")
 	root.SetFlagErrorFunc(flagError)
-	root.SetHelpCommand(&cobra.Command{Hidden: true, Use: "no-help-command"})
 	group(root, newClusterCommand(a), newTopicCommand(a), newProduceCommand(a), newConsumeCommand(a),
 		newGroupCommand(a), newLogCommand(a), newDevCommand(a), newExplainCommand(a), newVersionCommand(a), newEtcdCommand(a))
 	root.InitDefaultCompletionCmd()

@@ -149,18 +149,28 @@ func (e *engine) handlePartitionError(m *gatewayv1.ConsumePartitionError) error 
 	case typev1.Action_ACTION_RETRY, typev1.Action_ACTION_REOPEN:
 		e.handleStatus(err) // the gateway goes on trying
 	case typev1.Action_ACTION_DROP_PARTITION:
+		// A partition that the group has given to another goes on there; that of a
+		// topic that is gone goes nowhere.
 		pl.assigned = false
+		if !e.grouped() || !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_STALE_COMMIT) {
+			e.partitionFails(m, pl, err)
+		}
 	default:
 		if !pl.delivered {
 			return err // most likely the position asked for is wrong
 		}
-		pl.failed = true
-		if e.summary.PartitionErr == nil {
-			e.summary.PartitionErr = err
-		}
-		e.cfg.Note("partition %s/%d stops: %s", m.GetTopic(), m.GetPartition(), err.Message)
+		e.partitionFails(m, pl, err)
 	}
 	return nil
+}
+
+// partitionFails ends the reading of one partition; the others go on.
+func (e *engine) partitionFails(m *gatewayv1.ConsumePartitionError, pl *place, err *rpc.Error) {
+	pl.failed = true
+	if e.summary.PartitionErr == nil {
+		e.summary.PartitionErr = err
+	}
+	e.cfg.Note("partition %s/%d stops: %s (%s)", m.GetTopic(), m.GetPartition(), err.Message, rpc.ReasonName(err.Reason))
 }
 
 // broken handles the end of a stream: the next one resumes, or joins anew.

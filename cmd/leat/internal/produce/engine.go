@@ -184,7 +184,10 @@ func (e *engine) allowance(now time.Time) int {
 	if e.cfg.Rate <= 0 {
 		return len(e.held)
 	}
-	if len(e.held) > 0 && e.paceFrom.IsZero() {
+	if len(e.held) == 0 {
+		return 0
+	}
+	if e.paceFrom.IsZero() {
 		e.paceFrom = now
 	}
 	// A pause of the input or the gateway earns no burst of more than a second.
