@@ -1,0 +1,141 @@
+package commitlog
+
+import "errors"
+
+// Sync makes durable everything whose Append returned before Sync began: bytes of
+// sealed segments and of the active one, names of new files, leader epochs. It
+// returns one past the last durable offset. Appends may go on meanwhile. With
+// nothing to do it is cheap. It fails with *FailedError, for good, or ErrClosed.
+func (l *Log) Sync() (durableEnd int64, err error) {
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	return l.sync()
+}
+
+// syncWork is what one Sync has to do.
+type syncWork struct {
+	end      int64
+	sealed   []*segment
+	active   *segment
+	names    bool
+	epochs   epochCache
+	newEpoch bool
+}
+
+// sync is Sync; the caller holds syncMu.
+func (l *Log) sync() (int64, error) {
+	l.mu.Lock()
+	if err := l.usable(); err != nil {
+		durable := l.durable
+		l.mu.Unlock()
+		return durable, err
+	}
+	w := syncWork{end: l.end, sealed: l.unsynced, names: l.newNames, epochs: l.epochs, newEpoch: l.newEpoch}
+	if l.end > l.durable {
+		w.active = l.active()
+	}
+	l.unsynced, l.newNames, l.newEpoch = nil, false, false
+	l.mu.Unlock()
+
+	err := l.doSync(&w)
+	if err != nil {
+		err = l.fail("sync", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil && l.failed != nil {
+		err = l.failed
+	}
+	if err != nil {
+		return l.durable, err
+	}
+	l.durable = max(l.durable, w.end)
+	return l.durable, nil
+}
+
+func (l *Log) doSync(w *syncWork) error {
+	l.filesMu.RLock()
+	defer l.filesMu.RUnlock()
+	for _, seg := range w.sealed {
+		if err := syncSegment(seg); err != nil {
+			return err
+		}
+		if err := seg.idx.sync(); err != nil {
+			return err
+		}
+	}
+	if w.active != nil {
+		if err := syncSegment(w.active); err != nil {
+			return err
+		}
+	}
+	if w.names {
+		if err := l.fs.SyncDir(l.dir); err != nil {
+			return err
+		}
+	}
+	if w.newEpoch {
+		return w.epochs.save(l.fs, l.dir)
+	}
+	return nil
+}
+
+func syncSegment(seg *segment) error {
+	f, err := seg.open(true)
+	if err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// Close syncs everything, writes the indexes out and releases the files. When it
+// returns nil, the owner may note a clean shutdown. Reads that run are waited for.
+// A log that failed is closed all the same, and Close returns why it failed. A
+// second Close returns ErrClosed.
+func (l *Log) Close() error {
+	l.appendMu.Lock()
+	defer l.appendMu.Unlock()
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	_, err := l.sync()
+	if errors.Is(err, ErrClosed) {
+		return err
+	}
+	if err == nil {
+		if err = l.active().idx.sync(); err == nil {
+			err = l.fs.SyncDir(l.dir)
+		}
+	}
+	return errors.Join(err, l.release())
+}
+
+// Abort releases the files without writing anything, as if the process had ended
+// here: the next Open must not be told of a clean shutdown. Reads that run are
+// waited for. After Close it does nothing.
+func (l *Log) Abort() error {
+	l.appendMu.Lock()
+	defer l.appendMu.Unlock()
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	return l.release()
+}
+
+// release closes the files and marks the log closed. The caller holds appendMu and
+// syncMu.
+func (l *Log) release() error {
+	l.filesMu.Lock()
+	defer l.filesMu.Unlock()
+	l.mu.Lock()
+	segs := l.segs
+	done := l.closed
+	l.closed = true
+	l.mu.Unlock()
+	if done {
+		return nil
+	}
+	var errs []error
+	for _, seg := range segs {
+		errs = append(errs, seg.close())
+	}
+	return errors.Join(errs...)
+}
