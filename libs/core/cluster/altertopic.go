@@ -92,7 +92,7 @@ func checkMinISR(s *State, t Topic, c AlterTopicCommand, configs map[string]stri
 // later stage.
 func addPartitions(p *planner, limits Limits, t Topic, want int32, configs map[string]string) *Rejection {
 	if want <= t.Partitions {
-		return reject("INVALID_PARTITIONS", "the topic has %d partitions and can only get more, not %d; partitions are never taken away", t.Partitions, want)
+		return reject("INVALID_PARTITIONS", "the topic has %d partitions and can only get more, not %d; partitions are never taken away", t.Partitions, max(want, 0))
 	}
 	if want > MaxPartitions {
 		return reject("INVALID_PARTITIONS", "a topic cannot have %d partitions; give at most %d", want, MaxPartitions).with("limit", strconv.Itoa(MaxPartitions))

@@ -255,3 +255,15 @@ func UnfenceBroker(s *State, life Process) (Plan, error) {
 	record.Fenced = false
 	return returnBroker(s, record)
 }
+
+// DropRegistration plans that the registration of a life that is proved dead is
+// removed. The plan is empty if it is not there.
+func DropRegistration(s *State, kind ServiceKind, life Process) (Plan, error) {
+	reg := s.Registration(kind, life.ID)
+	if reg == nil || reg.Value.Process != life {
+		return Plan{}, nil
+	}
+	p := newPlanner(s)
+	p.delete(reg.Value.Key())
+	return p.done()
+}

@@ -89,7 +89,7 @@ func TestUncleanOnlyWhereAllowed(t *testing.T) {
 func TestFailoverShrinksAndELR(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
 	id := w.newID()
-	plan, _, err := CreateTopics(w.State, testLimits(), []NewTopic{{Name: "a", ReplicationFactor: 3, ID: id, Configs: map[string]string{"min.insync.replicas": "2"}}})
+	plan, _, err := createTopics(w.State, testLimits(), []NewTopic{{Name: "a", ReplicationFactor: 3, ID: id, Configs: map[string]string{"min.insync.replicas": "2"}}})
 	w.apply(t, plan, err)
 	w.stop(t, 1)
 	p := w.Partition(id, 0).Value

@@ -135,7 +135,7 @@ func (w *world) newID() topicid.ID {
 func (w *world) create(t fataler, name string, partitions, replicas int32) topicid.ID {
 	t.Helper()
 	id := w.newID()
-	plan, outcomes, err := CreateTopics(w.State, testLimits(), []NewTopic{{Name: name, Partitions: partitions, ReplicationFactor: replicas, ID: id}})
+	plan, outcomes, err := createTopics(w.State, testLimits(), []NewTopic{{Name: name, Partitions: partitions, ReplicationFactor: replicas, ID: id}})
 	if err == nil && outcomes[0].Rejection != nil {
 		err = outcomes[0].Rejection
 	}
@@ -155,4 +155,17 @@ func wantReason(t *testing.T, err error, reason string) *Rejection {
 		t.Fatalf("%s says nothing", reason)
 	}
 	return r
+}
+
+// createTopics is CreateTopics with the defaults of the mesh for what is not given.
+func createTopics(s *State, limits Limits, topics []NewTopic) (Plan, []TopicOutcome, error) {
+	for i := range topics {
+		if topics[i].Partitions == 0 {
+			topics[i].Partitions = Unset
+		}
+		if topics[i].ReplicationFactor == 0 {
+			topics[i].ReplicationFactor = Unset
+		}
+	}
+	return CreateTopics(s, limits, topics)
 }

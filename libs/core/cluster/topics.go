@@ -17,6 +17,8 @@ const (
 	MaxPartitions = 10_000
 	// MaxNameLength is the longest topic name, in bytes.
 	MaxNameLength = 249
+	// Unset stands for the default of the mesh, as in Kafka's requests.
+	Unset = -1
 	// OffsetsTopic keeps committed offsets and group membership.
 	OffsetsTopic = "__consumer_offsets"
 )
@@ -32,8 +34,8 @@ type Limits struct {
 // NewTopic asks for a topic.
 type NewTopic struct {
 	Name              string
-	Partitions        int32 // 0: the default
-	ReplicationFactor int32 // 0: the default
+	Partitions        int32 // Unset: the default
+	ReplicationFactor int32 // Unset: the default
 	Configs           map[string]string
 	// ID is the new topic's id, drawn by the caller.
 	ID topicid.ID
@@ -77,7 +79,7 @@ func CreateTopics(s *State, limits Limits, topics []NewTopic) (Plan, []TopicOutc
 func checkRequestSize(limits Limits, topics []NewTopic) error {
 	total := int64(0)
 	for _, t := range topics {
-		if t.Partitions == 0 {
+		if t.Partitions == Unset {
 			t.Partitions = limits.DefaultPartitions
 		}
 		total += max(int64(t.Partitions), 0)
@@ -165,10 +167,10 @@ func checkConfigs(s *State, before *Topic, configs map[string]string) *Rejection
 // topic itself, so that a topic that is seen is whole.
 func layOut(p *planner, limits Limits, t NewTopic, internal bool) (TopicOutcome, *Rejection) {
 	outcome := TopicOutcome{Name: t.Name, ID: t.ID, Partitions: t.Partitions, ReplicationFactor: t.ReplicationFactor}
-	if outcome.Partitions == 0 {
+	if outcome.Partitions == Unset {
 		outcome.Partitions = limits.DefaultPartitions
 	}
-	if outcome.ReplicationFactor == 0 {
+	if outcome.ReplicationFactor == Unset {
 		outcome.ReplicationFactor = limits.DefaultReplicationFactor
 	}
 	if outcome.Partitions < 1 || outcome.Partitions > MaxPartitions {

@@ -9,7 +9,7 @@ import (
 func TestCreatePlacesRoundRobin(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
 	id := w.newID()
-	plan, _, err := CreateTopics(w.State, testLimits(), []NewTopic{{Name: "a", Partitions: 4, ReplicationFactor: 2, ID: id, Shift: 1}})
+	plan, _, err := createTopics(w.State, testLimits(), []NewTopic{{Name: "a", Partitions: 4, ReplicationFactor: 2, ID: id, Shift: 1}})
 	w.apply(t, plan, err)
 	for n, want := range [][]int32{{2, 3}, {3, 1}, {1, 2}, {2, 3}} {
 		p := w.Partition(id, int32(n)).Value
@@ -51,7 +51,7 @@ func TestTopicNames(t *testing.T) {
 func TestNamesThatCollide(t *testing.T) {
 	w := newWorld(t, 1)
 	w.create(t, "a.b", 1, 1)
-	_, outcomes, err := CreateTopics(w.State, testLimits(), []NewTopic{{Name: "a_b", ID: w.newID()}, {Name: "a.b", ID: w.newID()}, {Name: "c", ID: w.newID()}})
+	_, outcomes, err := createTopics(w.State, testLimits(), []NewTopic{{Name: "a_b", ID: w.newID()}, {Name: "a.b", ID: w.newID()}, {Name: "c", ID: w.newID()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestNamesThatCollide(t *testing.T) {
 	if outcomes[2].Rejection != nil {
 		t.Errorf("its neighbour: %v", outcomes[2].Rejection)
 	}
-	_, outcomes, err = CreateTopics(w.State, testLimits(), []NewTopic{{Name: "x.y", ID: w.newID()}, {Name: "x_y", ID: w.newID()}})
+	_, outcomes, err = createTopics(w.State, testLimits(), []NewTopic{{Name: "x.y", ID: w.newID()}, {Name: "x_y", ID: w.newID()}})
 	if err != nil || outcomes[0].Rejection != nil {
 		t.Fatal(err, outcomes[0].Rejection)
 	}
@@ -75,18 +75,23 @@ func TestNamesThatCollide(t *testing.T) {
 func TestTooManyPartitions(t *testing.T) {
 	w := newWorld(t, 1)
 	topics := []NewTopic{{Name: "a", Partitions: 3000}, {Name: "b", Partitions: 7000}, {Name: "c"}}
-	plan, outcomes, err := CreateTopics(w.State, testLimits(), topics)
+	plan, outcomes, err := createTopics(w.State, testLimits(), topics)
 	wantReason(t, err, "INVALID_PARTITIONS")
 	if !plan.IsEmpty() || outcomes != nil {
 		t.Errorf("something is planned: %d writes", plan.Len())
 	}
 	topics[2].Partitions = -5
-	if _, outcomes, err = CreateTopics(w.State, testLimits(), topics); err != nil {
+	if _, outcomes, err = createTopics(w.State, testLimits(), topics); err != nil {
 		t.Fatal(err)
 	}
 	wantReason(t, outcomes[2].Rejection, "INVALID_PARTITIONS")
+	_, outcomes, err = CreateTopics(w.State, testLimits(), []NewTopic{{Name: "a", ReplicationFactor: Unset}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantReason(t, outcomes[0].Rejection, "INVALID_PARTITIONS")
 	for _, n := range []int32{1_000_000, 10_001} {
-		_, _, err := CreateTopics(w.State, testLimits(), []NewTopic{{Name: "a", Partitions: n}})
+		_, _, err := createTopics(w.State, testLimits(), []NewTopic{{Name: "a", Partitions: n}})
 		wantReason(t, err, "INVALID_PARTITIONS")
 	}
 }
@@ -94,7 +99,7 @@ func TestTooManyPartitions(t *testing.T) {
 func TestReplicationFactor(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	try := func(limits Limits, rf int32) error {
-		_, outcomes, err := CreateTopics(w.State, limits, []NewTopic{{Name: "a", ReplicationFactor: rf, ID: w.newID()}})
+		_, outcomes, err := createTopics(w.State, limits, []NewTopic{{Name: "a", ReplicationFactor: rf, ID: w.newID()}})
 		if err == nil && outcomes[0].Rejection != nil {
 			return outcomes[0].Rejection
 		}
@@ -107,7 +112,7 @@ func TestReplicationFactor(t *testing.T) {
 		t.Errorf("message: %s", r.Message)
 	}
 	wantReason(t, try(testLimits(), 3), "INVALID_REPLICATION_FACTOR")
-	wantReason(t, try(testLimits(), -1), "INVALID_REPLICATION_FACTOR")
+	wantReason(t, try(testLimits(), -2), "INVALID_REPLICATION_FACTOR")
 	if err := try(testLimits(), 2); err != nil {
 		t.Error(err)
 	}
@@ -122,7 +127,7 @@ func TestConfigsAreChecked(t *testing.T) {
 		{"retention.msec": "1"}, {"replica.lag.max.messages": "4000"}, {"segment.bytes": "x"},
 		{"flush.ms": "1"}, {"min.insync.replicas": "2"},
 	} {
-		_, outcomes, err := CreateTopics(w.State, testLimits(), []NewTopic{{Name: "a", Configs: c, ID: w.newID()}})
+		_, outcomes, err := createTopics(w.State, testLimits(), []NewTopic{{Name: "a", Configs: c, ID: w.newID()}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +232,7 @@ func TestAlterTopic(t *testing.T) {
 func TestHalfMadeTopicsAreSwept(t *testing.T) {
 	w := newWorld(t, 1)
 	id := w.newID()
-	plan, _, err := CreateTopics(w.State, testLimits(), []NewTopic{{Name: "a", Partitions: 5, ID: id}})
+	plan, _, err := createTopics(w.State, testLimits(), []NewTopic{{Name: "a", Partitions: 5, ID: id}})
 	if err != nil || len(plan.Stages) != 2 {
 		t.Fatalf("%d stages, %v", len(plan.Stages), err)
 	}
@@ -240,7 +245,7 @@ func TestHalfMadeTopicsAreSwept(t *testing.T) {
 
 func TestInternalTopic(t *testing.T) {
 	w := newWorld(t, 1, 2)
-	_, outcomes, err := CreateTopics(w.State, testLimits(), []NewTopic{{Name: OffsetsTopic, ID: w.newID()}})
+	_, outcomes, err := createTopics(w.State, testLimits(), []NewTopic{{Name: OffsetsTopic, ID: w.newID()}})
 	if err != nil {
 		t.Fatal(err)
 	}

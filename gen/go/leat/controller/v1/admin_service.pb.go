@@ -92,7 +92,7 @@ type NewTopic struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Number of partitions; 0: the default of the mesh.
+	// Number of partitions; absent: the default of the mesh.
 	Partitions *int32 `protobuf:"varint,2,opt,name=partitions,proto3,oneof" json:"partitions,omitempty"`
 	// Replicas of each partition; absent: the default of the mesh.
 	ReplicationFactor *int32 `protobuf:"varint,3,opt,name=replication_factor,json=replicationFactor,proto3,oneof" json:"replication_factor,omitempty"`

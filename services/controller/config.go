@@ -1,0 +1,97 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/leat-io/leat/libs/config"
+	"github.com/leat-io/leat/libs/core/cluster"
+	"github.com/leat-io/leat/libs/core/topicconfig"
+	"github.com/leat-io/leat/libs/service"
+)
+
+// Config is a controller's configuration.
+type Config struct {
+	service.Common
+
+	NumPartitions             int32 `config:"num.partitions" default:"1" help:"Partitions of a topic that is created without a number."`
+	DefaultReplicationFactor  int32 `config:"default.replication.factor" default:"1" help:"Replicas of a topic that is created without a number."`
+	OffsetsTopicNumPartitions int32 `config:"offsets.topic.num.partitions" default:"50" help:"Partitions of __consumer_offsets; fixed once it exists."`
+	TopicDefaults
+}
+
+// TopicDefaults are the defaults of the mesh for topic configs, by the topic
+// configs' own names. Empty: Leat's default. The leading controller's count.
+type TopicDefaults struct {
+	CleanupPolicy               string `config:"cleanup.policy" help:"Default of the topic config cleanup.policy."`
+	CompressionType             string `config:"compression.type" help:"Default of the topic config compression.type."`
+	DeleteRetentionMs           string `config:"delete.retention.ms" help:"Default of the topic config delete.retention.ms."`
+	Durability                  string `config:"durability" help:"Default of the topic config durability, for topics created from then on."`
+	FileDeleteDelayMs           string `config:"file.delete.delay.ms" help:"Default of the topic config file.delete.delay.ms."`
+	FlushMessages               string `config:"flush.messages" help:"Default of the topic config flush.messages; with durability=os only."`
+	FlushMs                     string `config:"flush.ms" help:"Default of the topic config flush.ms; with durability=os only."`
+	IndexIntervalBytes          string `config:"index.interval.bytes" help:"Default of the topic config index.interval.bytes."`
+	MaxCompactionLagMs          string `config:"max.compaction.lag.ms" help:"Default of the topic config max.compaction.lag.ms."`
+	MaxMessageBytes             string `config:"max.message.bytes" help:"Default of the topic config max.message.bytes."`
+	MessageTimestampType        string `config:"message.timestamp.type" help:"Default of the topic config message.timestamp.type."`
+	MinCleanableDirtyRatio      string `config:"min.cleanable.dirty.ratio" help:"Default of the topic config min.cleanable.dirty.ratio."`
+	MinCompactionLagMs          string `config:"min.compaction.lag.ms" help:"Default of the topic config min.compaction.lag.ms."`
+	MinInsyncReplicas           string `config:"min.insync.replicas" help:"Default of the topic config min.insync.replicas."`
+	RetentionBytes              string `config:"retention.bytes" help:"Default of the topic config retention.bytes."`
+	RetentionMs                 string `config:"retention.ms" help:"Default of the topic config retention.ms."`
+	SegmentBytes                string `config:"segment.bytes" help:"Default of the topic config segment.bytes."`
+	SegmentIndexBytes           string `config:"segment.index.bytes" help:"Default of the topic config segment.index.bytes."`
+	SegmentJitterMs             string `config:"segment.jitter.ms" help:"Default of the topic config segment.jitter.ms."`
+	SegmentMs                   string `config:"segment.ms" help:"Default of the topic config segment.ms."`
+	UncleanLeaderElectionEnable string `config:"unclean.leader.election.enable" help:"Default of the topic config unclean.leader.election.enable. Allowing it loses records."`
+}
+
+// Map gives the defaults that are set, by key.
+func (d TopicDefaults) Map() map[string]string {
+	set := map[string]string{}
+	v := reflect.ValueOf(d)
+	for i := range v.NumField() {
+		if value := v.Field(i).String(); value != "" {
+			set[v.Type().Field(i).Tag.Get("config")] = value
+		}
+	}
+	return set
+}
+
+// DefaultConfig is a configuration with every default.
+func DefaultConfig() Config {
+	var cfg Config
+	config.SetDefaults(&cfg)
+	return cfg
+}
+
+// Validate reports every fault, joined.
+func (c *Config) Validate() error {
+	errs := []error{c.Common.Validate()}
+	for key, n := range map[string]int32{"num.partitions": c.NumPartitions, "offsets.topic.num.partitions": c.OffsetsTopicNumPartitions} {
+		if n < 1 || n > cluster.MaxPartitions {
+			errs = append(errs, fmt.Errorf("%s: %d is not between 1 and %d", key, n, cluster.MaxPartitions))
+		}
+	}
+	if c.DefaultReplicationFactor != maxReplicationFactor {
+		errs = append(errs, fmt.Errorf("default.replication.factor: %d is not possible yet: replication comes with a later release; use %d",
+			c.DefaultReplicationFactor, maxReplicationFactor))
+	}
+	if err := topicconfig.Validate(nil, c.TopicDefaults.Map()); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// maxReplicationFactor is what this release can do.
+const maxReplicationFactor = 1
+
+func (c *Config) limits() cluster.Limits {
+	return cluster.Limits{
+		DefaultPartitions:        c.NumPartitions,
+		DefaultReplicationFactor: c.DefaultReplicationFactor,
+		MaxReplicationFactor:     maxReplicationFactor,
+		OffsetsPartitions:        c.OffsetsTopicNumPartitions,
+	}
+}

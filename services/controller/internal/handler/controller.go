@@ -1,0 +1,277 @@
+package handler
+
+import (
+	"context"
+	"time"
+
+	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/core/cluster"
+	"github.com/leat-io/leat/libs/registry"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/libs/topicid"
+)
+
+const (
+	// catchUpLimit is how long a registration waits for the state to show its key.
+	catchUpLimit = 2 * time.Second
+	// maxConfirmed bounds the topics of one confirmation.
+	maxConfirmed = 10_000
+)
+
+// controllerServer serves ControllerService. All of it is the leader's; a standby
+// answers NOT_CONTROLLER.
+type controllerServer struct {
+	controllerv1.UnimplementedControllerServiceServer
+	h *Handler
+}
+
+// RegisterBroker takes a broker's registration and vouch, and answers when the
+// record is as registered.
+func (s *controllerServer) RegisterBroker(ctx context.Context, req *controllerv1.RegisterBrokerRequest) (*controllerv1.RegisterBrokerResponse, error) {
+	r, err := registration(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.catchUp(ctx, req); err != nil {
+		return nil, err
+	}
+	if err := s.checkPredecessor(ctx, r.Process); err != nil {
+		return nil, err
+	}
+	known := false
+	// Vouches go into the state before the plan is made; the plan is the same
+	// command's, so that no other broker's registration comes between.
+	plan := func(state *cluster.State, _ int) (cluster.Plan, error) {
+		if b := state.Broker(r.Process.ID); b != nil && b.Value.Process == r.Process {
+			known = true
+		}
+		return cluster.RegisterBroker(state, r)
+	}
+	s.h.cfg.Store.Remember(func(state *cluster.State) {
+		// Only of the life that holds the key, so that a late word of an earlier
+		// one is not taken for it.
+		if reg := state.Registration(cluster.KindBroker, r.Process.ID); reg != nil && reg.Value.Process == r.Process {
+			state.SetVouches(r)
+		}
+	})
+	position, err := s.h.do(ctx, "register broker", plan, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp := &controllerv1.RegisterBrokerResponse{Position: position}
+	s.h.cfg.Store.View(func(state *cluster.State, _ int64) {
+		b := state.Broker(r.Process.ID)
+		resp.Unfenced = b != nil && b.Value.Process == r.Process && !b.Value.Fenced
+	})
+	if resp.Unfenced && !known {
+		s.h.cfg.Logger.Info("broker unfenced", "broker", r.Process.ID, "broker_incarnation", r.Process.Incarnation, "address", r.Address,
+			"replicas", len(r.Vouches), "reason", "its registration and vouch are accepted", "revision", position.GetRevision())
+	}
+	return resp, nil
+}
+
+// registration reads a request.
+func registration(req *controllerv1.RegisterBrokerRequest) (cluster.BrokerRegistration, error) {
+	process, err := life(req.GetBroker(), "the registering broker")
+	if err != nil {
+		return cluster.BrokerRegistration{}, err
+	}
+	if err := rpc.CheckHandshake(req.GetHandshake()); err != nil {
+		return cluster.BrokerRegistration{}, err
+	}
+	r := cluster.BrokerRegistration{Process: process, Address: req.GetAddress(), Rack: req.GetRack(), ClusterID: req.GetClusterId()}
+	if r.Address == "" {
+		return r, invalid("broker %d does not say where it listens", process.ID)
+	}
+	for _, v := range req.GetVouches() {
+		id, err := topicid.FromBytes(v.GetTopicId())
+		if err != nil {
+			return r, invalid("a vouch of broker %d: %v", process.ID, err)
+		}
+		if v.GetVerdict() == controllerv1.ReplicaVerdict_REPLICA_VERDICT_UNSPECIFIED {
+			return r, invalid("broker %d vouches for %v-%d without a verdict", process.ID, id, v.GetPartition())
+		}
+		r.Vouches = append(r.Vouches, cluster.Vouch{Topic: id, Partition: v.GetPartition(), LastEpoch: v.GetLastEpoch(),
+			End: v.GetEndOffset(), Verdict: cluster.Verdict(v.GetVerdict())})
+	}
+	return r, nil
+}
+
+// catchUp waits until the state shows the broker's registration key, and refuses
+// a broker that has seen what etcd does not know any more.
+func (s *controllerServer) catchUp(ctx context.Context, req *controllerv1.RegisterBrokerRequest) error {
+	store := s.h.cfg.Store
+	wait, cancel := context.WithTimeout(ctx, catchUpLimit)
+	defer cancel()
+	seen := req.GetHighestPosition()
+	generation := s.h.position(0).GetGeneration()
+	if seen.GetGeneration() <= generation {
+		want := req.GetRegistrationRevision()
+		if seen.GetGeneration() == generation {
+			want = max(want, seen.GetRevision())
+		}
+		if store.WaitRevision(wait, want) == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return rpc.FromError(ctx.Err())
+		}
+		revision, err := store.CurrentRevision(ctx)
+		if err != nil {
+			return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE, "%w", err).WithOutcome(typev1.Outcome_OUTCOME_NOT_DONE)
+		}
+		if revision >= seen.GetRevision() {
+			return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_BEHIND,
+				"this controller knows the metadata up to revision %d and the registration is of %d; try again", store.Revision(), want)
+		}
+	}
+	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_REGRESSED,
+		"broker %d has seen metadata of %d/%d, which etcd does not know any more: etcd went back in time; restore the mesh before anything else",
+		req.GetBroker().GetId(), seen.GetGeneration(), seen.GetRevision())
+}
+
+// checkPredecessor refuses a newcomer while the life on record still answers.
+func (s *controllerServer) checkPredecessor(ctx context.Context, newcomer cluster.Process) error {
+	var on *cluster.Entry[cluster.Broker]
+	s.h.cfg.Store.View(func(state *cluster.State, _ int64) { on = state.Broker(newcomer.ID) })
+	if on == nil || on.Value.Process == newcomer || on.Value.Fenced {
+		return nil
+	}
+	verdict := s.h.cfg.Prober.Probe(ctx, registry.Target{
+		Kind:    controllerv1.ServiceKind_SERVICE_KIND_BROKER,
+		Process: processMessage(on.Value.Process), Address: on.Value.Address,
+	})
+	if verdict != registry.Alive {
+		// Dead, or silent with its key gone, which is what fences it.
+		return nil
+	}
+	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DUPLICATE_ID,
+		"broker %d is running already, at %s; stop it, or give this process another node.id", newcomer.ID, on.Value.Address)
+}
+
+// ProposeIsr takes a leader's proposal.
+func (s *controllerServer) ProposeIsr(ctx context.Context, req *controllerv1.ProposeIsrRequest) (*controllerv1.ProposeIsrResponse, error) {
+	leader, err := life(req.GetLeader(), "the proposing leader")
+	if err != nil {
+		return nil, err
+	}
+	id, err := topicid.FromBytes(req.GetTopicId())
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	proposal := cluster.ISRProposal{Leader: leader, Topic: id, Partition: req.GetPartition(),
+		LeaderEpoch: req.GetLeaderEpoch(), PartitionEpoch: req.GetPartitionEpoch()}
+	for _, p := range req.GetIsr() {
+		proposal.ISR = append(proposal.ISR, cluster.Process{ID: p.GetId(), Incarnation: p.GetIncarnation()})
+	}
+	position, err := s.h.do(ctx, "propose isr", func(state *cluster.State, attempt int) (cluster.Plan, error) {
+		plan, err := cluster.ProposeISR(state, proposal)
+		if err != nil && attempt > 0 {
+			return cluster.Plan{}, nil // settled by an earlier attempt; the record tells
+		}
+		return plan, err
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp := &controllerv1.ProposeIsrResponse{Position: position}
+	s.h.cfg.Store.View(func(state *cluster.State, _ int64) {
+		if p := state.Partition(id, req.GetPartition()); p != nil {
+			resp.Partition = partitionMessage(p.Value, true)
+		}
+	})
+	return resp, nil
+}
+
+// RequestLeave grants leave. A broker's leave is the transaction that fences it,
+// so that its leaderships are elsewhere when it stops; replication will add what
+// can hold a leave up. The other kinds hold nothing that would have to be moved
+// first.
+func (s *controllerServer) RequestLeave(ctx context.Context, req *controllerv1.RequestLeaveRequest) (*controllerv1.RequestLeaveResponse, error) {
+	leaver, err := life(req.GetProcess(), "the leaving process")
+	if err != nil {
+		return nil, err
+	}
+	changes := false
+	position, err := s.h.do(ctx, "request leave", func(state *cluster.State, _ int) (cluster.Plan, error) {
+		if req.GetKind() != controllerv1.ServiceKind_SERVICE_KIND_BROKER {
+			return cluster.Plan{}, nil
+		}
+		plan, err := cluster.FenceBroker(state, leaver, true)
+		changes = changes || !plan.IsEmpty()
+		return plan, err
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if changes {
+		s.h.cfg.Logger.Info("broker fenced", "broker", leaver.ID, "broker_incarnation", leaver.Incarnation,
+			"reason", "it was granted leave", "revision", position.GetRevision())
+	}
+	return &controllerv1.RequestLeaveResponse{Granted: true}, nil
+}
+
+// ConfirmDeletion takes a broker's word that it holds no replica of some topics.
+func (s *controllerServer) ConfirmDeletion(ctx context.Context, req *controllerv1.ConfirmDeletionRequest) (*controllerv1.ConfirmDeletionResponse, error) {
+	broker, err := life(req.GetBroker(), "the confirming broker")
+	if err != nil {
+		return nil, err
+	}
+	if len(req.GetTopicIds()) > maxConfirmed {
+		return nil, invalid("%d topics confirmed at once; at most %d", len(req.GetTopicIds()), maxConfirmed)
+	}
+	ids := make([][16]byte, 0, len(req.GetTopicIds()))
+	for _, raw := range req.GetTopicIds() {
+		id, err := topicid.FromBytes(raw)
+		if err != nil {
+			return nil, invalid("%v", err)
+		}
+		ids = append(ids, id)
+	}
+	if _, err := s.h.do(ctx, "confirm deletion", func(state *cluster.State, _ int) (cluster.Plan, error) {
+		return cluster.ConfirmDeletion(state, broker, ids)
+	}, nil); err != nil {
+		return nil, err
+	}
+	return &controllerv1.ConfirmDeletionResponse{}, nil
+}
+
+// AllocateProducerIds hands out a block. A block whose answer is lost stays
+// unused.
+func (s *controllerServer) AllocateProducerIds(ctx context.Context, req *controllerv1.AllocateProducerIdsRequest) (*controllerv1.AllocateProducerIdsResponse, error) {
+	if _, err := life(req.GetProcess(), "the asking process"); err != nil {
+		return nil, err
+	}
+	var first int64
+	if _, err := s.h.do(ctx, "allocate producer ids", func(state *cluster.State, _ int) (plan cluster.Plan, err error) {
+		plan, first, err = cluster.AllocateProducerIDs(state)
+		return plan, err
+	}, nil); err != nil {
+		return nil, err
+	}
+	return &controllerv1.AllocateProducerIdsResponse{FirstProducerId: first, Count: cluster.ProducerIDBlock}, nil
+}
+
+// EnsureInternalTopic creates an internal topic if it does not exist.
+func (s *controllerServer) EnsureInternalTopic(ctx context.Context, req *controllerv1.EnsureInternalTopicRequest) (*controllerv1.EnsureInternalTopicResponse, error) {
+	var outcome cluster.TopicOutcome
+	created := false
+	position, err := s.h.do(ctx, "ensure internal topic", func(state *cluster.State, _ int) (cluster.Plan, error) {
+		id, shift, err := draw()
+		if err != nil {
+			return cluster.Plan{}, err
+		}
+		var plan cluster.Plan
+		plan, outcome, err = cluster.EnsureInternalTopic(state, s.h.cfg.Limits, req.GetName(), id, shift)
+		created = created || !plan.IsEmpty()
+		return plan, err
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if created {
+		s.h.cfg.Logger.Info("topic created", "topic", outcome.Name, "topic_id", outcome.ID.String(), "partitions", outcome.Partitions, "internal", true)
+	}
+	return &controllerv1.EnsureInternalTopicResponse{TopicId: outcome.ID.Bytes(), Position: position}, nil
+}

@@ -1,0 +1,140 @@
+package liveness
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/leat-io/leat/libs/core/cluster"
+	"github.com/leat-io/leat/libs/registry"
+	"github.com/leat-io/leat/services/controller/internal/reconcile"
+)
+
+const (
+	// freshness is how old a sign of life may be to count.
+	freshness = 1200 * time.Millisecond
+	// absenceLimit is how long a broker whose key has gone has to give a sign of
+	// life that is newer than that.
+	absenceLimit = 1500 * time.Millisecond
+)
+
+// Observe lists what the leader must do about what has been found out. It is
+// called in the leader's loop.
+func (m *Monitor) Observe(state *cluster.State, revision int64) []reconcile.Command {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var commands []reconcile.Command
+	seen := map[cluster.Process]bool{}
+	for _, b := range state.Brokers() {
+		life := b.Value.Process
+		seen[life] = true
+		t := target{cluster.KindBroker, life, b.Value.Address}
+		reg := state.Registration(cluster.KindBroker, life.ID)
+		registered := reg != nil && reg.Value.Process == life
+		switch why := m.doubt(t, registered, revision); {
+		case !b.Value.Fenced && why != "":
+			commands = append(commands, m.fence(life, why))
+		case b.Value.Fenced && registered && !b.Value.Draining && m.answersUnder(reg.Value):
+			commands = append(commands, m.unfence(life))
+		}
+	}
+	for life := range m.missing {
+		if !seen[life] {
+			delete(m.missing, life)
+		}
+	}
+	// Fencing comes first: it is what clients wait for.
+	for t, w := range m.targets {
+		if !w.verdict.Dead() {
+			continue
+		}
+		if reg := state.Registration(t.kind, t.process.ID); reg != nil && reg.Value.Process == t.process && reg.Value.Address == t.address {
+			commands = append(commands, m.drop(t, w.verdict))
+		}
+	}
+	return commands
+}
+
+// doubt says why a life should be fenced; empty: it should not. A lease alone
+// proves nothing: with the key gone, a sign of life that shows metadata from
+// after that is enough.
+func (m *Monitor) doubt(t target, registered bool, revision int64) string {
+	w := m.targets[t]
+	if w != nil && w.verdict.Dead() {
+		return w.verdict.String()
+	}
+	if registered {
+		delete(m.missing, t.process)
+		return ""
+	}
+	gone, ok := m.missing[t.process]
+	if !ok {
+		gone = absence{since: time.Now(), revision: revision}
+		m.missing[t.process] = gone
+	}
+	if w != nil && time.Since(w.answered) < freshness && w.revision >= gone.revision {
+		return ""
+	}
+	if time.Since(gone.since) < absenceLimit {
+		return ""
+	}
+	return "its registration is gone and it gives no sign of life"
+}
+
+// answersUnder tells whether a registered broker gives signs of life.
+func (m *Monitor) answersUnder(r cluster.Registration) bool {
+	w := m.targets[target{cluster.KindBroker, r.Process, r.Address}]
+	return w != nil && !w.verdict.Dead() && time.Since(w.answered) < freshness
+}
+
+func (m *Monitor) fence(life cluster.Process, why string) reconcile.Command {
+	changes := false
+	return reconcile.Command{
+		Name: "fence broker",
+		Plan: func(state *cluster.State, _ int) (cluster.Plan, error) {
+			plan, err := cluster.FenceBroker(state, life, false)
+			changes = !plan.IsEmpty()
+			return plan, err
+		},
+		Done: func(revision int64) {
+			if changes {
+				m.cfg.Logger.Warn("broker fenced", "broker", life.ID, "broker_incarnation", life.Incarnation, "reason", why, "revision", revision)
+			}
+		},
+	}
+}
+
+func (m *Monitor) unfence(life cluster.Process) reconcile.Command {
+	changes := false
+	return reconcile.Command{
+		Name: "unfence broker",
+		Plan: func(state *cluster.State, _ int) (cluster.Plan, error) {
+			plan, err := cluster.UnfenceBroker(state, life)
+			changes = !plan.IsEmpty()
+			return plan, err
+		},
+		Done: func(revision int64) {
+			if changes {
+				m.cfg.Logger.Info("broker unfenced", "broker", life.ID, "broker_incarnation", life.Incarnation, "reason", "it answers again", "revision", revision)
+			}
+		},
+	}
+}
+
+// drop removes the registration of a dead life.
+func (m *Monitor) drop(t target, v registry.Verdict) reconcile.Command {
+	changes := false
+	return reconcile.Command{
+		Name: "drop registration",
+		Plan: func(state *cluster.State, _ int) (cluster.Plan, error) {
+			plan, err := cluster.DropRegistration(state, t.kind, t.process)
+			changes = !plan.IsEmpty()
+			return plan, err
+		},
+		Done: func(int64) {
+			if changes {
+				m.cfg.Logger.Info("registration of a dead process removed", slog.String("of", registry.KindName(t.registry().Kind)),
+					"process", t.process.ID, "address", t.address, "reason", v.String())
+			}
+		},
+	}
+}

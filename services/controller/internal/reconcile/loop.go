@@ -1,0 +1,348 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/core/cluster"
+	"github.com/leat-io/leat/libs/registry"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/services/controller/internal/store"
+)
+
+const (
+	// maxQueue bounds the commands that wait.
+	maxQueue = 1024
+	// maxAttempts bounds how often one command is planned anew.
+	maxAttempts = 8
+	// silenceLimit is how long etcd may be silent before commands are refused at
+	// once instead of waiting.
+	silenceLimit = 2 * time.Second
+	// tickInterval is the pace at which the state is looked at without news.
+	tickInterval = 500 * time.Millisecond
+)
+
+// Command is something to be decided and written.
+type Command struct {
+	// Name is for logs.
+	Name string
+	// Plan decides; it is called with the newest state, and again after a conflict
+	// or an unknown outcome, with the number of the attempt from 0. It runs in the
+	// loop, one command at a time.
+	Plan func(state *cluster.State, attempt int) (cluster.Plan, error)
+	// Done, if not nil, is called in the loop once everything is written.
+	Done func(revision int64)
+}
+
+// Config says what a Loop works with.
+type Config struct {
+	Store  *store.Store
+	Self   cluster.Process
+	Logger *slog.Logger
+	// Prepare is the first command of each term.
+	Prepare Command
+	// Observe returns what has been found out about processes: commands to be
+	// carried out. It is called in the loop whenever the state has changed, and at
+	// each tick.
+	Observe func(state *cluster.State, revision int64) []Command
+	// Wake, if not nil, makes the loop call Observe.
+	Wake <-chan struct{}
+	// Leading, if not nil, is told when a term begins and ends.
+	Leading func(leading bool)
+}
+
+// Loop takes commands. Its methods are safe for concurrent use; Lead is called by
+// one goroutine at a time.
+type Loop struct {
+	cfg     Config
+	queue   chan *request
+	leading atomic.Bool
+
+	mu     sync.Mutex // orders the end of a term against Do
+	closed bool       // no term takes requests from the queue
+}
+
+type request struct {
+	Command
+	ctx     context.Context
+	begun   atomic.Bool
+	outcome chan outcome
+}
+
+type outcome struct {
+	revision int64
+	err      error
+}
+
+// New makes a loop, which does nothing before Lead.
+func New(cfg Config) *Loop {
+	return &Loop{cfg: cfg, queue: make(chan *request, maxQueue), closed: true}
+}
+
+// IsLeading tells whether commands are taken here.
+func (l *Loop) IsLeading() bool { return l.leading.Load() }
+
+// Do carries a command out and returns the revision at which the store shows all
+// of it. Errors are *rpc.Error: NOT_CONTROLLER or CONTROLLER_NOT_AVAILABLE if this
+// controller does not lead, METADATA_UNAVAILABLE while etcd is away, what the
+// command's Plan rejected it with, or the end of ctx with an outcome that is
+// unknown if the command had begun.
+func (l *Loop) Do(ctx context.Context, c Command) (int64, error) {
+	if silent := l.cfg.Store.Silent(); silent > silenceLimit {
+		return 0, unavailable(silent).WithOutcome(typev1.Outcome_OUTCOME_NOT_DONE)
+	}
+	r := &request{Command: c, ctx: ctx, outcome: make(chan outcome, 1)}
+	if err := l.enqueue(r); err != nil {
+		return 0, err
+	}
+	select {
+	case o := <-r.outcome:
+		return o.revision, o.err
+	case <-ctx.Done():
+	}
+	result := typev1.Outcome_OUTCOME_UNKNOWN
+	if r.begun.CompareAndSwap(false, true) {
+		result = typev1.Outcome_OUTCOME_NOT_DONE // the loop will pass it over
+	}
+	if silent := l.cfg.Store.Silent(); silent > silenceLimit {
+		return 0, unavailable(silent).WithOutcome(result)
+	}
+	return 0, rpc.FromError(ctx.Err()).WithOutcome(result)
+}
+
+func (l *Loop) enqueue(r *request) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return l.notLeading()
+	}
+	select {
+	case l.queue <- r:
+		return nil
+	default:
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
+			"the controller has %d commands waiting; try again later", maxQueue)
+	}
+}
+
+// notLeading says who leads instead.
+func (l *Loop) notLeading() *rpc.Error {
+	var e *rpc.Error
+	l.cfg.Store.View(func(state *cluster.State, _ int64) {
+		election := state.Election()
+		if election == nil || election.Value.Controller == l.cfg.Self {
+			return
+		}
+		e = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_NOT_CONTROLLER,
+			"controller %d does not lead; ask controller %d at %s", l.cfg.Self.ID, election.Value.Controller.ID, election.Value.Address).
+			WithLeader(election.Value.Controller.ID, election.Value.Address, election.Create)
+	})
+	if e == nil {
+		e = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_CONTROLLER_NOT_AVAILABLE,
+			"no controller leads at the moment; an election takes about a second")
+	}
+	return e
+}
+
+func unavailable(silent time.Duration) *rpc.Error {
+	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE,
+		"etcd has not answered the controller for %v; what changes metadata waits until it does", silent.Round(time.Millisecond))
+}
+
+// Lead takes commands until ctx ends or the term is lost. It is for
+// registry.Election.
+func (l *Loop) Lead(ctx context.Context, term *registry.Term) {
+	t := &tenure{loop: l, writer: store.NewWriter(l.cfg.Store, term)}
+	if err := l.cfg.Store.WaitRevision(ctx, term.ElectionRevision()); err != nil {
+		return
+	}
+	if _, err := t.carryOut(ctx, l.cfg.Prepare); err != nil {
+		l.cfg.Logger.Warn("cannot begin to lead", "error", err)
+		return
+	}
+	l.setOpen(true)
+	defer l.setOpen(false)
+	if err := t.run(ctx); err != nil && ctx.Err() == nil {
+		l.cfg.Logger.Warn("stepping down", "error", err)
+	}
+}
+
+// setOpen begins or ends the taking of requests; what waits at the end is told.
+func (l *Loop) setOpen(open bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = !open
+	l.leading.Store(open)
+	if l.cfg.Leading != nil {
+		l.cfg.Leading(open)
+	}
+	for !open {
+		select {
+		case r := <-l.queue:
+			if r.begun.CompareAndSwap(false, true) {
+				r.outcome <- outcome{err: l.notLeading()}
+			}
+		default:
+			return
+		}
+	}
+}
+
+// tenure is the loop during one term.
+type tenure struct {
+	loop   *Loop
+	writer *store.Writer
+}
+
+// run returns when the term is over.
+func (t *tenure) run(ctx context.Context) error {
+	l := t.loop
+	tick := time.NewTicker(tickInterval)
+	defer tick.Stop()
+	for {
+		changed := l.cfg.Store.Changed()
+		if err := t.tidy(ctx); err != nil {
+			return err
+		}
+		select {
+		case r := <-l.queue:
+			if err := t.serve(ctx, r); err != nil {
+				return err
+			}
+		case <-changed:
+		case <-l.cfg.Wake:
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// tidy carries out what has been observed and what follows from the state. The
+// error ends the term.
+func (t *tenure) tidy(ctx context.Context) error {
+	var commands []Command
+	t.loop.cfg.Store.View(func(state *cluster.State, revision int64) {
+		commands = t.loop.cfg.Observe(state, revision)
+	})
+	for _, c := range commands {
+		if _, err := t.carryOut(ctx, c); err != nil {
+			if over(ctx, err) {
+				return err
+			}
+			t.loop.cfg.Logger.Warn("cannot carry out what was observed, trying again", "command", c.Name, "error", err)
+		}
+	}
+	for {
+		empty := false
+		_, err := t.carryOut(ctx, Command{Name: "reconcile", Plan: func(state *cluster.State, _ int) (cluster.Plan, error) {
+			plan, err := cluster.Reconcile(state)
+			empty = plan.IsEmpty()
+			return plan, err
+		}})
+		switch {
+		case err != nil && over(ctx, err):
+			return err
+		case err != nil:
+			t.loop.cfg.Logger.Error("cannot bring the metadata in order, trying again", "error", err)
+			return nil
+		case empty || len(t.loop.queue) > 0:
+			return nil
+		}
+	}
+}
+
+// over tells whether an error ends the term.
+func over(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, registry.ErrDeposed)
+}
+
+// serve answers one request. The error ends the term.
+func (t *tenure) serve(ctx context.Context, r *request) error {
+	if r.ctx.Err() != nil || !r.begun.CompareAndSwap(false, true) {
+		return nil // nobody waits any more
+	}
+	revision, err := t.carryOut(ctx, r.Command)
+	if err == nil {
+		r.outcome <- outcome{revision: revision}
+		return nil
+	}
+	if over(ctx, err) {
+		e := t.loop.notLeading()
+		if !errors.Is(err, registry.ErrDeposed) {
+			e = e.WithOutcome(typev1.Outcome_OUTCOME_UNKNOWN)
+		}
+		r.outcome <- outcome{err: e}
+		return err
+	}
+	r.outcome <- outcome{err: answer(err)}
+	return nil
+}
+
+// answer turns a command's failure into what travels.
+func answer(err error) error {
+	var rejection *cluster.Rejection
+	var invariant *cluster.InvariantError
+	var typed *rpc.Error
+	switch {
+	case errors.As(err, &rejection):
+		return FromRejection(rejection)
+	case errors.As(err, &invariant):
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INTERNAL_BUG, "%w; nothing was written", err)
+	case errors.As(err, &typed):
+		return typed
+	case errors.Is(err, registry.ErrConflict):
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE,
+			"the metadata changed under the controller %d times in a row; try again", maxAttempts).WithOutcome(typev1.Outcome_OUTCOME_UNKNOWN)
+	}
+	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE, "etcd: %w", err).WithOutcome(typev1.Outcome_OUTCOME_UNKNOWN)
+}
+
+// FromRejection is a rejection in the form that travels.
+func FromRejection(r *cluster.Rejection) *rpc.Error {
+	reason := typev1.ErrorReason(typev1.ErrorReason_value["ERROR_REASON_"+r.Reason])
+	e := rpc.Errorf(reason, "%s", r.Message)
+	for k, v := range r.Metadata {
+		e = e.With(k, v)
+	}
+	return e
+}
+
+// carryOut plans and writes one command until its outcome is known.
+func (t *tenure) carryOut(ctx context.Context, c Command) (int64, error) {
+	var err error
+	for attempt := range maxAttempts {
+		var plan cluster.Plan
+		t.loop.cfg.Store.View(func(state *cluster.State, _ int64) { plan, err = c.Plan(state, attempt) })
+		if err != nil {
+			return 0, err
+		}
+		var revision int64
+		revision, err = t.writer.Write(ctx, plan)
+		switch {
+		case err == nil:
+			if c.Done != nil {
+				c.Done(revision)
+			}
+			return revision, nil
+		case errors.Is(err, registry.ErrUnknown):
+			t.loop.cfg.Logger.Warn("the outcome of a write is unknown, settling it", "command", c.Name, "error", err)
+			if err := t.writer.Settle(ctx); err != nil {
+				return 0, err
+			}
+		case errors.Is(err, registry.ErrConflict):
+			t.loop.cfg.Logger.Debug("a record changed since it was read, planning anew", "command", c.Name)
+			if err := t.loop.cfg.Store.Sync(ctx); err != nil {
+				return 0, err
+			}
+		default:
+			return 0, err
+		}
+	}
+	return 0, err
+}
