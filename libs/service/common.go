@@ -20,7 +20,7 @@ import (
 
 // Common holds the settings that every service has. A service's Config embeds it.
 type Common struct {
-	NodeID              int32         `config:"node.id" default:"1" help:"Numeric id, from 1, unique among the processes of this kind."`
+	NodeID              int32         `config:"node.id" default:"1" help:"Numeric id, from 1, unique among the processes of this kind. 0 (not for brokers): draw one at random."`
 	Listen              string        `config:"listen" help:"Address to serve gRPC on, host:port. Port 0 takes a free one."`
 	AdvertisedAddress   string        `config:"advertised.address" help:"Address that others are told, host:port. Empty: the one listened on, or the host's name where that is a wildcard."`
 	DialSource          string        `config:"dial.source.address" help:"Local IP address to dial other processes from. Empty: the system's choice."`
@@ -62,8 +62,8 @@ func (c *Common) Validate() error {
 	wrong := func(key, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...)))
 	}
-	if c.NodeID < 1 {
-		wrong("node.id", "%d is not allowed; ids count from 1", c.NodeID)
+	if c.NodeID < 0 {
+		wrong("node.id", "%d is not allowed; ids count from 1, and 0 draws one at random", c.NodeID)
 	}
 	if c.Listener == nil {
 		if err := checkListen(c.Listen); err != nil {

@@ -45,8 +45,8 @@ func TestValidate(t *testing.T) {
 		"no time to stop":      {func(c *Common) { c.ShutdownTimeout = 0 }, "shutdown.timeout"},
 		"controller":           {func(c *Common) { c.ControllerAddresses = []string{"x"} }, "controller.addresses"},
 		"node id":              {func(c *Common) { c.NodeID = -1 }, "node.id"},
-		"everything at once 1": {func(c *Common) { c.NodeID, c.LogLevel = 0, "x" }, "node.id"},
-		"everything at once 2": {func(c *Common) { c.NodeID, c.LogLevel = 0, "x" }, "log.level"},
+		"everything at once 1": {func(c *Common) { c.NodeID, c.LogLevel = -2, "x" }, "node.id"},
+		"everything at once 2": {func(c *Common) { c.NodeID, c.LogLevel = -2, "x" }, "log.level"},
 	}
 	for name, tt := range tests {
 		c := good()

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -51,10 +53,14 @@ const (
 	ExitInterrupted = 130
 )
 
+// checkConfigFlag makes a process check its settings and end, for those who
+// write manifests.
+const checkConfigFlag = "--check-config"
+
 // Main is the whole main of a service's binary. cfg holds the defaults; where it
 // names no address to listen on, that is the default port on 127.0.0.1. Main
 // does not return: it exits with 0 after a clean stop (SIGTERM, SIGINT, --help,
-// --version), 1 after a failure, told in one line on stderr, 2 after wrong usage,
+// --version, --check-config), 1 after a failure, told in one line on stderr, 2 after wrong usage,
 // and 130 at once at the second signal.
 func Main[C any, P Config[C], S Service](kind string, defaultPort int, cfg C, build func(C, Deps) (S, error)) {
 	// gRPC's own log would put lines of another shape among ours; what matters in
@@ -93,7 +99,8 @@ func run[C any, P Config[C], S Service](p *process, defaultPort int, cfg C, buil
 	if common.Listen == "" {
 		common.Listen = net.JoinHostPort("127.0.0.1", fmt.Sprint(defaultPort))
 	}
-	err := config.Load(&cfg, config.Options{Args: p.args, Environ: p.environ, EnvPrefix: EnvPrefix})
+	args := slices.DeleteFunc(slices.Clone(p.args), func(a string) bool { return a == checkConfigFlag })
+	err := config.Load(&cfg, config.Options{Args: args, Environ: p.environ, EnvPrefix: EnvPrefix})
 	switch {
 	case errors.Is(err, config.ErrHelp):
 		return p.help(&cfg)
@@ -105,6 +112,13 @@ func run[C any, P Config[C], S Service](p *process, defaultPort int, cfg C, buil
 	}
 	if err := common.Validate(); err != nil {
 		return p.fail(ExitUsage, err)
+	}
+	if len(args) < len(p.args) {
+		fmt.Fprintln(p.stdout, "The settings are right.")
+		return ExitOK
+	}
+	if common.NodeID == 0 {
+		common.NodeID = drawNodeID()
 	}
 	incarnation := NewIncarnation()
 	deps := Deps{
@@ -143,7 +157,7 @@ func run[C any, P Config[C], S Service](p *process, defaultPort int, cfg C, buil
 
 // help prints what --help asks for.
 func (p *process) help(cfg any) int {
-	fmt.Fprintf(p.stdout, "%s runs one %s of a Leat mesh until SIGTERM.\n\nUsage: %s [--config=FILE] [--key=value]... | --help | --version\n\n", p.name, p.kind, p.name)
+	fmt.Fprintf(p.stdout, "%s runs one %s of a Leat mesh until SIGTERM.\n\nUsage: %s [--config=FILE] [--key=value]... | --help | --check-config | --version\n\n", p.name, p.kind, p.name)
 	fmt.Fprintf(p.stdout, "Settings, by flag, environment variable or a line key=value of the file; the first that names a key decides:\n")
 	if err := config.Usage(p.stdout, cfg, EnvPrefix); err != nil {
 		return p.fail(ExitFailed, err)
@@ -161,6 +175,14 @@ func NewIncarnation() uint64 {
 			return n
 		}
 	}
+}
+
+// drawNodeID draws the id of a process that was given none. It lies above what
+// people give, and among so many numbers that two processes hardly meet; if they
+// do, the second one's registration is refused.
+func drawNodeID() int32 {
+	const first = 1 << 16
+	return first + int32(NewIncarnation()%(math.MaxInt32-first))
 }
 
 // closeQuietly closes what may be closed already.

@@ -165,7 +165,7 @@ func TestHelpAndVersion(t *testing.T) {
 func TestWrongUsage(t *testing.T) {
 	for arg, want := range map[string]string{
 		"--node.ids=3":            `broker: flag: unknown setting "node.ids"; did you mean "node.id"?`,
-		"--node.id=0":             "broker: node.id: 0 is not allowed",
+		"--node.id=-1":            "broker: node.id: -1 is not allowed",
 		"--listen=0.0.0.0:1":      "allow.insecure=true",
 		"--lease.ttl=5":           "give a duration with its unit",
 		"--config=/no/such/file":  "/no/such/file",
@@ -177,6 +177,24 @@ func TestWrongUsage(t *testing.T) {
 		if code := s.wait(t); code != ExitUsage || !strings.Contains(s.stderr.String(), want) {
 			t.Errorf("%s: exit code %d, %q", arg, code, s.stderr.String())
 		}
+	}
+}
+
+func TestCheckConfig(t *testing.T) {
+	s := start(t, "--check-config", "--node.id=7")
+	if code := s.wait(t); code != ExitOK || strings.Contains(s.stderr.String(), "starting") {
+		t.Errorf("--check-config exits with %d and says %q", code, s.stderr.String())
+	}
+	s = start(t, "--node.ids=7", "--check-config")
+	if code := s.wait(t); code != ExitUsage {
+		t.Errorf("--check-config with an unknown key exits with %d", code)
+	}
+}
+
+func TestDrawnNodeID(t *testing.T) {
+	a, b := drawNodeID(), drawNodeID()
+	if a < 1<<16 || b < 1<<16 || a == b {
+		t.Errorf("drew %d and %d", a, b)
 	}
 }
 
