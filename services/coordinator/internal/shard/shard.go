@@ -85,6 +85,7 @@ type Shard struct {
 	epoch     int64
 	logger    *slog.Logger
 	loads     chan struct{} // bounds loads over all shards
+	first     group.Topics  // as of the start
 
 	slots   chan struct{} // one for each request in queue
 	notify  chan struct{}
@@ -123,7 +124,7 @@ type result struct {
 
 func newShard(cfg Config, log Log, partition int32, epoch int64, topics group.Topics, loads chan struct{}) *Shard {
 	return &Shard{
-		cfg: cfg, log: log, partition: partition, epoch: epoch, loads: loads, topics: &topics,
+		cfg: cfg, log: log, partition: partition, epoch: epoch, loads: loads, first: topics,
 		logger:   cfg.Logger.With("shard", partition, "shard_epoch", epoch),
 		slots:    make(chan struct{}, cfg.MaxRequests),
 		notify:   make(chan struct{}, 1),
@@ -249,7 +250,7 @@ func (s *Shard) run(ctx context.Context) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer s.work.Wait()
 	defer cancel()
-	s.refresh(work)
+	s.step(work, s.first)
 	s.step(work, group.Claim{Epoch: s.epoch})
 	for ctx.Err() == nil {
 		s.once(work, ctx.Done())
