@@ -292,3 +292,48 @@ func TestFailedRollLeaksNothing(t *testing.T) {
 		t.Fatalf("%d files are left open", n)
 	}
 }
+
+// A deletion cut at any step leaves the log whole, or gone from its place; never
+// half of it where it could be opened.
+func TestCrashDuringDelete(t *testing.T) {
+	batches := crashBatches(t, 12)
+	for name, keeper := range keepers() {
+		for step := 0; ; step++ {
+			done := true
+			for seed := range 20 {
+				done = deleteAndCrash(t, batches, step, keeper(seed), fmt.Sprintf("%s (%d), cut at step %d", name, seed, step)) && done
+			}
+			if done {
+				break
+			}
+		}
+	}
+}
+
+// deleteAndCrash reports whether the deletion came to its end.
+func deleteAndCrash(t *testing.T, batches [][]byte, step int, keep func() int, where string) bool {
+	t.Helper()
+	disk := newFS(t)
+	faulty := errorfs.Wrap(disk)
+	l, _, err := Open(testOptions(faulty))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h history
+	if err := appendAll(l, batches, &h); err != nil {
+		t.Fatal(err)
+	}
+	powerCut(faulty, step)
+	err = l.Delete()
+	disk.Crash(keep)
+	if _, statErr := disk.Stat(testDir); statErr == nil {
+		if err == nil {
+			t.Fatalf("%s: the folder came back after Delete had returned", where)
+		}
+		verifyAfterCrash(t, disk, &h, where)
+	}
+	if _, err := PurgeDeleted(disk, "/disk"); err != nil {
+		t.Fatal(err)
+	}
+	return err == nil
+}

@@ -53,6 +53,7 @@ type Builder struct {
 	n      int
 	baseTS int64
 	maxTS  int64
+	last   int // size of the last batch: the next one will be about as long
 }
 
 // NewBuilder checks the options and returns an empty builder.
@@ -87,7 +88,7 @@ func (b *Builder) Append(r *Record) (bool, error) {
 		return false, b.fitsAlone(r)
 	}
 	if b.buf == nil {
-		b.buf = make([]byte, HeaderSize, max(HeaderSize+size, min(b.o.MaxBytes, 4<<10)))
+		b.buf = make([]byte, HeaderSize, max(HeaderSize+size, min(b.o.MaxBytes, max(4<<10, b.last+b.last/8))))
 	}
 	b.buf = appendRecord(b.buf, r, body, delta, int32(b.n))
 	b.baseTS, b.maxTS = baseTS, maxTS
@@ -141,6 +142,7 @@ func (b *Builder) Build() ([]byte, error) {
 		h.Attributes |= attrControl
 	}
 	out := b.buf
+	b.last = len(out)
 	if b.o.Compression != CompressionNone {
 		packed, err := compress(make([]byte, HeaderSize, HeaderSize+len(b.buf)/2), b.o.Compression, b.buf[HeaderSize:])
 		if err != nil {

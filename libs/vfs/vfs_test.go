@@ -275,6 +275,14 @@ func TestCrash(t *testing.T) {
 	if got := state(); got != "moved=abc1234 name-only= " {
 		t.Fatal(got)
 	}
+	// A name that is lost takes the later ones of its directory along.
+	write("/d/first", "1", 0)
+	write("/d/second", "2", 0)
+	left := []int{0, 1000, 1000, 1000}
+	m.Crash(func() int { k := left[0]; left = left[1:]; return k })
+	if got := state(); got != "moved=abc1234 name-only= " {
+		t.Fatal(got)
+	}
 	if n := m.OpenFiles(); n != 0 {
 		t.Fatalf("%d files are open after a crash", n)
 	}
