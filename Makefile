@@ -18,7 +18,7 @@ help: ## List what can be made.
 
 .PHONY: build
 build: ## Build leat and the four services into bin/.
-	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/leat $(SERVICES:%=./services/%/cmd/%)
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/leat $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s))
 
 .PHONY: run
 run: build ## Build, then run a whole mesh on this machine until Ctrl-C.

@@ -262,7 +262,7 @@ func (p *plan) initialCluster() string {
 // checkPorts finds out which addresses are taken, before anything starts.
 func (p *plan) checkPorts() error {
 	var taken []string
-	for _, in := range p.instances {
+	for _, in := range slices.Backward(p.instances) { // gateways, which people know, first
 		for _, a := range []struct{ addr, owner string }{
 			{in.listen, in.kind + "." + strconv.Itoa(in.n) + ".listen"},
 			{in.ops, in.kind + "." + strconv.Itoa(in.n) + ".ops.listen"},
