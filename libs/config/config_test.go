@@ -93,6 +93,19 @@ func TestUnknownKeys(t *testing.T) {
 	}
 }
 
+// The nearest of several is named, whatever their order.
+func TestNearestOfSeveral(t *testing.T) {
+	cfg := &struct {
+		A int `config:"retention.mb"`
+		B int `config:"retention.ms"`
+		C int `config:"retention.xx"`
+	}{}
+	var ue *UnknownKeyError
+	if err := Set(cfg, "retention.s", "1"); !errors.As(err, &ue) || ue.Nearest != "retention.ms" {
+		t.Errorf("got %v", err)
+	}
+}
+
 func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "leat.conf")
@@ -124,6 +137,11 @@ func TestPrecedence(t *testing.T) {
 	s = defaults()
 	if err := Load(s, Options{Environ: []string{"LEAT_CONFIG=" + path}, EnvPrefix: "LEAT_"}); err != nil || s.NodeID != 2 {
 		t.Errorf("LEAT_CONFIG: node.id %d, %v", s.NodeID, err)
+	}
+	other := writeFile(t, "node.id=22\n")
+	s = defaults()
+	if err := Load(s, Options{Args: []string{"--config=" + other}, Environ: []string{"LEAT_CONFIG=" + path}, EnvPrefix: "LEAT_"}); err != nil || s.NodeID != 22 {
+		t.Errorf("--config beside LEAT_CONFIG: node.id %d, %v", s.NodeID, err)
 	}
 }
 

@@ -175,6 +175,7 @@ func TestUnmarshalAtEverySplit(t *testing.T) {
 		"group":        append(append([]byte(nil), whole...), group...),
 		"wrong type":   append(append([]byte(nil), whole...), wrongType...),
 		"cut short":    whole[:len(whole)-1],
+		"too long":     {0x7a, 3, 0x08, 1},
 		"field 0":      {0, 1},
 		"long varint":  bytes.Repeat([]byte{0xff}, 11),
 		"huge length":  {0x7a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f},
@@ -244,6 +245,10 @@ func TestSameWireAsStockCodec(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if env.payload.Len() != 0 || env.payload.Vecs() != nil {
+				t.Error("the payload still holds what grpc will free")
+			}
+			env.payload.Free()
 			var got brokerv1.ProduceRequest
 			if err := stock.Unmarshal(sent, &got); err != nil || !proto.Equal(&got, want) {
 				t.Errorf("the stock codec reads %v, %v", &got, err)

@@ -150,7 +150,9 @@ func TestErrorThroughStatus(t *testing.T) {
 	if !IsReason(received, unknownTopic, notLeader) || IsReason(received, unknownTopic) || !Retryable(received) {
 		t.Error("IsReason or Retryable do not see through")
 	}
-	checkSame(t, FromError(wrapped), want)
+	if FromError(wrapped) != want {
+		t.Error("a wrapped Error is not found as it is, with its cause")
+	}
 }
 
 func TestErrorThroughStream(t *testing.T) {

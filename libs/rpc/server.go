@@ -187,22 +187,40 @@ func (s *Server) Shutdown(ctx context.Context) {
 		defer close(graceful)
 		s.grpc.GracefulStop()
 	}()
-	grace := time.NewTimer(s.grace)
-	defer grace.Stop()
+	s.awaitDrain(ctx, graceful)
+	s.grpc.Stop()
+	<-graceful
+}
+
+// answerGrace is how long the answer of a call that has ended may take to leave:
+// cutting a connection off drops what waits in it.
+const answerGrace = 100 * time.Millisecond
+
+// awaitDrain returns once all has ended, or the grace of streams is over and no
+// unary call is left, or ctx has ended.
+func (s *Server) awaitDrain(ctx context.Context, graceful <-chan struct{}) {
+	timer := time.NewTimer(s.grace)
+	defer timer.Stop()
 	select {
 	case <-graceful:
 		return
 	case <-ctx.Done():
-	case <-grace.C:
-		select {
-		case <-graceful:
-			return
-		case <-ctx.Done():
-		case <-s.active.idle():
-		}
+		return
+	case <-timer.C:
 	}
-	s.grpc.Stop()
-	<-graceful
+	select {
+	case <-graceful:
+		return
+	case <-ctx.Done():
+		return
+	case <-s.active.idle():
+	}
+	timer.Reset(answerGrace)
+	select {
+	case <-graceful:
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }
 
 // Stop cuts everything off at once and returns when every handler has returned.
