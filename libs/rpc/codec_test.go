@@ -174,6 +174,7 @@ func TestUnmarshalAtEverySplit(t *testing.T) {
 		"empty field":  append(mustMarshal(t, someRequest(0)), 0x7a, 0),
 		"group":        append(append([]byte(nil), whole...), group...),
 		"wrong type":   append(append([]byte(nil), whole...), wrongType...),
+		"type, alone":  append(mustMarshal(t, someRequest(0)), 0x78, 0),
 		"cut short":    whole[:len(whole)-1],
 		"too long":     {0x7a, 3, 0x08, 1},
 		"field 0":      {0, 1},
