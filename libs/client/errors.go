@@ -81,6 +81,17 @@ func streamEnd(err error, what, addr string) *rpc.Error {
 	return e
 }
 
+// notOurs is err, unless it says that the caller cancelled and ctx, the caller's,
+// has not ended: then it was the other side that gave up, which may pass.
+func notOurs(ctx context.Context, err *rpc.Error) *rpc.Error {
+	if err.Reason != reasonCancelled || ctx.Err() != nil {
+		return err
+	}
+	e := rpc.Errorf(reasonUnreachable, "the other side gave the stream up: %w", err)
+	e.Metadata = err.Metadata
+	return e
+}
+
 // sleep waits for d or until ctx ends, which is false.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {

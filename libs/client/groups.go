@@ -2,9 +2,17 @@ package client
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/libs/topicid"
 )
 
 // CommittedOffset is a committed position of a group.
@@ -13,7 +21,92 @@ type CommittedOffset struct {
 	NextOffset  int64 // -1: none is committed
 	LeaderEpoch int32 // -1: unknown
 	Metadata    string
-	CommittedAt time.Time
+	CommittedAt time.Time // zero: unknown
+}
+
+// coordinator finds who serves a group: the one in the hint, else the owner of the
+// group's shard, else, while the shards do not exist, anyone, who will have them
+// made.
+func (c *Client) coordinator(ctx context.Context, group string, hint *typev1.LeaderHint) (string, *rpc.Error) {
+	if hint.GetAddress() != "" {
+		return hint.Address, nil
+	}
+	t, err := c.source.Topic(ctx, OffsetsTopic)
+	if err != nil && !rpc.IsReason(err, reasonUnknownTopic) {
+		return "", rpc.FromError(err)
+	}
+	nodes := c.source.Coordinators()
+	if len(nodes) == 0 {
+		c.refreshSoon()
+		return "", rpc.Errorf(reasonCoordUnavailable, "no coordinator is registered: start one, or wait for it")
+	}
+	if err != nil || len(t.Partitions) == 0 {
+		return nodes[rand.IntN(len(nodes))].Addr, nil
+	}
+	shard := GroupShard(group, int32(len(t.Partitions)))
+	if n, ok := nodeByID(nodes, t.Partitions[shard].ShardOwner); ok {
+		return n.Addr, nil
+	}
+	c.refreshSoon()
+	return "", rpc.Errorf(reasonCoordUnavailable, "shard %d of %s, where group %q lives, has no owner at the moment", shard, OffsetsTopic, group).
+		With("group", group)
+}
+
+// callGroup makes a unary call at the group's coordinator, retrying what can be
+// retried until ctx ends.
+func callGroup[R any](ctx context.Context, c *Client, group string, call func(context.Context, coordinatorv1.GroupServiceClient) (R, error)) (R, error) {
+	var none R
+	if group == "" || len(group) > 255 {
+		return none, rpc.Errorf(reasonInvalidGroup, "the group name has %d bytes: use 1 to 255", len(group)).With("group", group)
+	}
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	var hint *typev1.LeaderHint
+	var last *rpc.Error
+	unknown := false
+	for failures := 1; ; failures++ {
+		addr, e := c.coordinator(ctx, group, hint)
+		if e == nil {
+			r, err := callCoordinator(ctx, c, addr, call)
+			if err == nil {
+				return r, nil
+			}
+			e = rpc.FromError(err)
+			unknown = unknown || mayHaveHappened(e)
+		}
+		if ctx.Err() == nil || last == nil {
+			last = e
+		}
+		if ctx.Err() == nil && !rpc.Retryable(e) {
+			return none, e.With("group", group)
+		}
+		if e.Reason == reasonNotCoordinator {
+			c.refreshSoon()
+		}
+		hint = e.Leader
+		wait := c.cfg.backoff(failures)
+		if hint.GetAddress() != "" && failures == 1 {
+			wait = 0
+		}
+		if !sleep(ctx, wait) {
+			end := contextError(ctx, "ask the coordinator of group "+group, last).With("group", group)
+			if !unknown {
+				end = end.WithOutcome(outcomeNotDone)
+			}
+			return none, end
+		}
+	}
+}
+
+func callCoordinator[R any](ctx context.Context, c *Client, addr string, call func(context.Context, coordinatorv1.GroupServiceClient) (R, error)) (R, error) {
+	var none R
+	conn, err := c.askConns.Get(addr)
+	if err != nil {
+		return none, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
+	defer cancel()
+	return call(ctx, coordinatorv1.NewGroupServiceClient(conn))
 }
 
 // FetchOffsets tells committed offsets of the partitions, or all where none are
@@ -21,24 +114,145 @@ type CommittedOffset struct {
 // can be retried, until ctx ends, or Config.RetryTimeout has passed where it has no
 // deadline.
 func (c *Client) FetchOffsets(ctx context.Context, group string, partitions []TopicPartition) ([]CommittedOffset, error) {
-	return nil, errStub
+	req := &coordinatorv1.FetchOffsetsRequest{Group: group}
+	for _, p := range partitions {
+		req.Partitions = append(req.Partitions, &coordinatorv1.GroupPartition{TopicId: p.TopicID.Bytes(), Partition: p.Partition})
+	}
+	resp, err := callGroup(ctx, c, group, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.FetchOffsetsResponse, error) {
+		return g.FetchOffsets(ctx, req)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return CommittedFromProto(resp.Offsets), nil
+}
+
+// CommittedFromProto reads the message form; entries without a valid topic id are
+// left out.
+func CommittedFromProto(offsets []*coordinatorv1.CommittedOffset) []CommittedOffset {
+	out := make([]CommittedOffset, 0, len(offsets))
+	for _, o := range offsets {
+		id, err := topicid.FromBytes(o.TopicId)
+		if err != nil {
+			continue
+		}
+		co := CommittedOffset{TopicPartition: TopicPartition{TopicID: id, Partition: o.Partition}, NextOffset: o.NextOffset,
+			LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata}
+		if o.CommittedAt.IsValid() {
+			co.CommittedAt = o.CommittedAt.AsTime()
+		}
+		out = append(out, co)
+	}
+	return out
 }
 
 // CommitOffsets commits for a group without members.
 func (c *Client) CommitOffsets(ctx context.Context, group string, offsets []CommitOffset) (CommitResult, error) {
-	return CommitResult{}, errStub
+	req := &coordinatorv1.CommitOffsetsRequest{Group: group, Offsets: commitsToProto(offsets)}
+	resp, err := callGroup(ctx, c, group, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.CommitOffsetsResponse, error) {
+		return g.CommitOffsets(ctx, req)
+	})
+	if err != nil {
+		return CommitResult{}, err
+	}
+	return CommitResult{Refused: refusedFromProto(resp.PartitionErrors)}, nil
 }
 
-// ListGroups lists the groups of all coordinators, by name. What could not be
-// asked is an error beside what was found.
-func (c *Client) ListGroups(ctx context.Context) ([]*coordinatorv1.GroupSummary, error) {
-	return nil, errStub
+func refusedFromProto(errs []*coordinatorv1.PartitionCommitError) map[TopicPartition]error {
+	var refused map[TopicPartition]error
+	for _, e := range errs {
+		id, err := topicid.FromBytes(e.TopicId)
+		if err != nil {
+			continue // no partition of ours
+		}
+		if refused == nil {
+			refused = make(map[TopicPartition]error)
+		}
+		refused[TopicPartition{TopicID: id, Partition: e.Partition}] = rpc.FromProto(e.Error)
+	}
+	return refused
 }
 
 // DescribeGroup tells members, assignment and offsets.
 func (c *Client) DescribeGroup(ctx context.Context, group string) (*coordinatorv1.DescribeGroupResponse, error) {
-	return nil, errStub
+	return callGroup(ctx, c, group, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.DescribeGroupResponse, error) {
+		return g.DescribeGroup(ctx, &coordinatorv1.DescribeGroupRequest{Group: group})
+	})
 }
 
-// DeleteGroup deletes a group without members, and its offsets.
-func (c *Client) DeleteGroup(ctx context.Context, group string) error { return errStub }
+// DeleteGroup deletes a group without members, and its offsets. A group that is
+// gone on a second attempt, after one whose outcome was unknown, was deleted.
+func (c *Client) DeleteGroup(ctx context.Context, group string) error {
+	tried := false
+	_, err := callGroup(ctx, c, group, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.DeleteGroupResponse, error) {
+		resp, err := g.DeleteGroup(ctx, &coordinatorv1.DeleteGroupRequest{Group: group})
+		if tried && rpc.IsReason(err, reasonUnknownGroup) {
+			return &coordinatorv1.DeleteGroupResponse{}, nil
+		}
+		tried = tried || err != nil && mayHaveHappened(rpc.FromError(err))
+		return resp, err
+	})
+	return err
+}
+
+// maxGroupPages bounds the pages of one coordinator's groups.
+const maxGroupPages = 10_000
+
+// ListGroups lists the groups of all coordinators, by name. What could not be
+// asked is an error beside what was found.
+func (c *Client) ListGroups(ctx context.Context) ([]*coordinatorv1.GroupSummary, error) {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	// A source that polls may not have asked anybody yet.
+	if _, err := c.source.Topic(ctx, OffsetsTopic); err != nil && !rpc.IsReason(err, reasonUnknownTopic) {
+		return nil, err
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var errs []error
+	byName := make(map[string]*coordinatorv1.GroupSummary)
+	for _, n := range c.source.Coordinators() {
+		wg.Go(func() {
+			groups, err := c.listGroupsAt(ctx, n.Addr)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
+			}
+			for _, g := range groups {
+				// A group that moves while it is asked for may be told twice.
+				if old := byName[g.Group]; old == nil || old.GroupEpoch < g.GroupEpoch {
+					byName[g.Group] = g
+				}
+			}
+		})
+	}
+	wg.Wait()
+	all := make([]*coordinatorv1.GroupSummary, 0, len(byName))
+	for _, g := range byName {
+		all = append(all, g)
+	}
+	slices.SortFunc(all, func(a, b *coordinatorv1.GroupSummary) int { return strings.Compare(a.Group, b.Group) })
+	if len(errs) > 0 {
+		return all, rpc.Errorf(reasonCoordUnavailable, "some coordinators could not be asked for their groups; the list may lack some: %w", errors.Join(errs...))
+	}
+	return all, nil
+}
+
+func (c *Client) listGroupsAt(ctx context.Context, addr string) ([]*coordinatorv1.GroupSummary, error) {
+	var all []*coordinatorv1.GroupSummary
+	token := ""
+	for range maxGroupPages {
+		resp, err := callCoordinator(ctx, c, addr, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.ListGroupsResponse, error) {
+			return g.ListGroups(ctx, &coordinatorv1.ListGroupsRequest{PageToken: token})
+		})
+		if err != nil {
+			return all, rpc.FromError(err).With("address", addr)
+		}
+		all = append(all, resp.Groups...)
+		if token = resp.NextPageToken; token == "" {
+			break
+		}
+	}
+	return all, nil
+}

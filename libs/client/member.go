@@ -2,155 +2,262 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
+	"slices"
+	"sync"
 	"time"
 
 	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
+	"github.com/leat-io/leat/libs/rpc"
 )
-
-// MemberConfig configures a membership in a group. Zero values mean the defaults
-// stated.
-type MemberConfig struct {
-	Group string
-	// MemberID is a unique name, drawn once for each life of the member; empty: one
-	// is drawn.
-	MemberID string
-	// Attach is the attach number of the membership that is resumed, and Owned what
-	// the member still holds; 0: a new member.
-	Attach int64
-	Owned  []OwnedPartition
-	// InstanceID makes the membership static; empty: dynamic.
-	InstanceID string
-	// Topics and TopicPattern (RE2) say what is subscribed to.
-	Topics       []string
-	TopicPattern string
-	// Assignor is "uniform" or "range"; empty: uniform.
-	Assignor string
-	// SessionTimeout is the silence after which the member is expelled; 0: 15 s.
-	SessionTimeout time.Duration
-	// RebalanceTimeout is the time to give up a revoked partition; 0: 15 min.
-	RebalanceTimeout time.Duration
-	// ClientID and ClientHost are for people; empty: those of the Client.
-	ClientID, ClientHost string
-	// ResetPolicy says where a partition without committed offset starts.
-	ResetPolicy coordinatorv1.OffsetResetPolicy
-	// Alive is asked before each ping; false: no ping is sent, so that a dead
-	// application loses its session. Nil: always alive. It must not block.
-	Alive func() bool
-}
-
-// OwnedPartition is a partition that a member holds.
-type OwnedPartition struct {
-	TopicPartition
-	// AssignmentEpoch is the group epoch in which the member got it.
-	AssignmentEpoch int64
-}
-
-// AssignedPartition is a partition with its start.
-type AssignedPartition struct {
-	OwnedPartition
-	Topic string
-	// StartOffset is the committed offset; -1: none, the reset policy says.
-	StartOffset int64
-	// StartLeaderEpoch was committed with it; -1: unknown.
-	StartLeaderEpoch int32
-}
-
-// Assignment is the whole set that a member should hold: what it holds beyond it
-// is revoked. The member's duty: stop handing out what is revoked, commit, then Ack
-// with what is left; what is new may be read once it has been acknowledged.
-type Assignment struct {
-	MemberEpoch int64
-	GroupEpoch  int64
-	Partitions  []AssignedPartition
-	// Cause is for people.
-	Cause string
-	// RevocationTimeout is the time within which what is revoked must be given up; 0:
-	// nothing is revoked.
-	RevocationTimeout time.Duration
-}
-
-// MemberEvent is news of a membership: exactly one field is set.
-type MemberEvent struct {
-	// Attached says that the coordinator has the membership on record; again after
-	// each resume.
-	Attached *Attached
-	// Assignment is the newest one; older ones that were not read are left out.
-	Assignment *Assignment
-	// Waiting is an error that is being retried, for people: *rpc.Error.
-	Waiting error
-	// Fenced ends the membership: *rpc.Error. Its action REJOIN means: drop everything
-	// and join anew; STOP: another process has taken the place. It is the last event.
-	Fenced error
-}
-
-// Attached tells under which numbers the membership is on record.
-type Attached struct {
-	MemberID       string
-	Attach         int64
-	MemberEpoch    int64
-	SessionTimeout time.Duration
-}
-
-// CommitOffset is a position to commit.
-type CommitOffset struct {
-	TopicPartition
-	NextOffset      int64  // of the next record to be read
-	LeaderEpoch     int32  // of the record before it; -1: unknown
-	Metadata        string // at most 4 KiB
-	AssignmentEpoch int64  // in which the member got the partition
-}
-
-// CommitResult tells which partitions were refused while the others took effect.
-type CommitResult struct {
-	Refused map[TopicPartition]error // *rpc.Error; nil: none
-}
 
 // Member is a membership in a group. Its methods are safe for concurrent use, but
 // Next is for one goroutine at a time. It resumes by itself after a broken stream
 // or a moved coordinator, and pings by itself.
-type Member struct{}
+type Member struct {
+	client *Client
+	cfg    MemberConfig
+
+	mu     sync.Mutex
+	attach int64
+	epoch  int64 // that the coordinator knows the member to be in
+	owned  []OwnedPartition
+	acked  int64 // member epoch of the newest Ack; 0: none
+	ackDue bool
+	begun  []OwnedPartition // revocations to be told
+	// commits without a result, in the order of the calls.
+	commits []*memberCommit
+	lastSeq int64
+	leaving bool
+	final   *rpc.Error // set once the membership has ended
+
+	session   time.Duration
+	confirmed time.Time // when the last confirmed sign of life was sent
+
+	// What Next has to tell.
+	attached   *Attached
+	assignment *Assignment
+	waiting    *rpc.Error
+	fenced     *rpc.Error
+	ready      chan struct{}
+
+	wake   chan struct{} // has a value when there is something to send
+	ended  chan struct{} // closed when the goroutine has ended
+	cancel context.CancelFunc
+}
+
+// memberCommit is a commit that waits for its result.
+type memberCommit struct {
+	offsets []*coordinatorv1.OffsetCommit
+	seq     int64 // under the present attach; 0: not sent
+	ever    bool  // sent under any attach
+	done    chan struct{}
+	result  CommitResult
+	err     error
+}
 
 // JoinGroup begins a membership and returns at once; Next tells how it goes. The
 // error is about the configuration. The member must be ended with Leave or Detach.
-func (c *Client) JoinGroup(cfg MemberConfig) (*Member, error) { return nil, errStub }
+func (c *Client) JoinGroup(cfg MemberConfig) (*Member, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, rpc.Errorf(reasonInvalidRequest, "%w", err)
+	}
+	if cfg.MemberID == "" {
+		cfg.MemberID = rand.Text()
+	}
+	cfg.ClientID = or(cfg.ClientID, c.cfg.ClientID)
+	m := &Member{
+		client: c, cfg: cfg, attach: cfg.Attach, owned: slices.Clone(cfg.Owned), session: or(cfg.SessionTimeout, 15*time.Second),
+		ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
+	m.cancel = cancel
+	c.spawn(func() {
+		defer close(m.ended)
+		m.run(ctx)
+	})
+	return m, nil
+}
 
 // ID is the member id.
-func (m *Member) ID() string { return "" }
+func (m *Member) ID() string { return m.cfg.MemberID }
 
 // Attach is the current attach number; 0: not attached yet.
-func (m *Member) Attach() int64 { return 0 }
+func (m *Member) Attach() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.attach
+}
 
 // Next returns the next event, waiting for it. The errors are those of ctx, and
 // CANCELLED after the end of the membership.
-func (m *Member) Next(ctx context.Context) (MemberEvent, error) { return MemberEvent{}, errStub }
+func (m *Member) Next(ctx context.Context) (MemberEvent, error) {
+	for {
+		if e, ok := m.TryNext(); ok {
+			return e, nil
+		}
+		select {
+		case <-m.ready:
+		case <-m.ended:
+			if e, ok := m.TryNext(); ok {
+				return e, nil
+			}
+			return MemberEvent{}, closedError("membership")
+		case <-ctx.Done():
+			return MemberEvent{}, contextError(ctx, "wait for news of group "+m.cfg.Group, nil).WithOutcome(outcomeNotDone)
+		}
+	}
+}
 
-// Ready returns a channel that has a value when Next may have an event.
-func (m *Member) Ready() <-chan struct{} { return nil }
+// TryNext is Next without waiting; false: there is none.
+func (m *Member) TryNext() (MemberEvent, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var e MemberEvent
+	switch {
+	case m.attached != nil:
+		e.Attached, m.attached = m.attached, nil
+	case m.waiting != nil:
+		e.Waiting, m.waiting = m.waiting, nil
+	case m.fenced != nil:
+		e.Fenced, m.fenced, m.assignment = m.fenced, nil, nil
+	case m.assignment != nil:
+		e.Assignment, m.assignment = m.assignment, nil
+	default:
+		return e, false
+	}
+	if m.attached != nil || m.waiting != nil || m.assignment != nil || m.fenced != nil {
+		poke(m.ready)
+	}
+	return e, true
+}
+
+// Ready returns a channel that has a value when TryNext may have an event.
+func (m *Member) Ready() <-chan struct{} { return m.ready }
 
 // Revoking says at once that a revocation has begun.
-func (m *Member) Revoking(partitions ...OwnedPartition) {}
+func (m *Member) Revoking(partitions ...OwnedPartition) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.begun = append(m.begun, partitions...)
+	poke(m.wake)
+}
 
 // Ack says that the member has taken in the assignment of the epoch, and holds
-// exactly owned: what is missing has been given up for good. It is repeated by
-// itself after a resume. An epoch that is not the newest is ignored.
-func (m *Member) Ack(memberEpoch int64, owned []OwnedPartition) {}
+// exactly owned: what is missing has been given up for good. It may be called as
+// often as what is held changes, and is repeated by itself after a resume.
+func (m *Member) Ack(memberEpoch int64, owned []OwnedPartition) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.owned, m.acked, m.ackDue = slices.Clone(owned), max(m.acked, memberEpoch), true
+	poke(m.wake)
+}
 
 // Commit commits positions of partitions that the member holds, waiting for the
 // answer; through a resume it is sent again. STALE_COMMIT and the like come for
 // each partition in the result. When ctx ends first the outcome is UNKNOWN.
 func (m *Member) Commit(ctx context.Context, offsets []CommitOffset) (CommitResult, error) {
-	return CommitResult{}, errStub
+	commit := &memberCommit{offsets: commitsToProto(offsets), done: make(chan struct{})}
+	m.mu.Lock()
+	if m.final != nil {
+		defer m.mu.Unlock()
+		return CommitResult{}, m.final
+	}
+	m.commits = append(m.commits, commit)
+	m.mu.Unlock()
+	poke(m.wake)
+	select {
+	case <-commit.done:
+		return commit.result, commit.err
+	case <-ctx.Done():
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.Index(m.commits, commit)
+	if i < 0 {
+		return commit.result, commit.err
+	}
+	m.commits = slices.Delete(m.commits, i, i+1)
+	err := contextError(ctx, "wait for the result of a commit", nil).With("group", m.cfg.Group)
+	if !commit.ever {
+		err = err.WithOutcome(outcomeNotDone)
+	} else {
+		err = err.WithOutcome(outcomeUnknown)
+	}
+	return CommitResult{}, err
 }
 
 // DeliverUntil is when deliveries must stop: one session timeout after the sending
 // of the last confirmed ping; zero before the first attachment. It moves on as long
 // as the coordinator confirms the membership.
-func (m *Member) DeliverUntil() time.Time { return time.Time{} }
+func (m *Member) DeliverUntil() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.confirmed.IsZero() {
+		return time.Time{}
+	}
+	return m.confirmed.Add(m.session)
+}
 
 // Leave leaves the group, so that the partitions move at once, and ends the
-// member. When ctx ends first the session timeout does it.
-func (m *Member) Leave(ctx context.Context) error { return errStub }
+// member. When ctx ends first the session timeout does it. An ended membership has
+// left already.
+func (m *Member) Leave(ctx context.Context) error {
+	m.mu.Lock()
+	m.leaving = true
+	m.mu.Unlock()
+	poke(m.wake)
+	var err error
+	select {
+	case <-m.ended:
+	case <-ctx.Done():
+		err = contextError(ctx, "leave group "+m.cfg.Group, nil)
+	}
+	m.Detach()
+	return err
+}
 
 // Detach ends the member here without leaving: it may be resumed, with its id,
 // attach number and owned partitions, until the session timeout.
-func (m *Member) Detach() {}
+func (m *Member) Detach() {
+	m.cancel()
+	<-m.ended
+}
+
+// tellWaiting says what is being retried. Equal news is not told twice in a row.
+func (m *Member) tellWaiting(err *rpc.Error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waiting = err
+	poke(m.ready)
+}
+
+// finish ends the membership: nobody waits any more.
+func (m *Member) finish(err *rpc.Error, tell bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.final = err
+	if tell {
+		m.fenced, m.waiting = err, nil
+	}
+	for _, c := range m.commits {
+		c.err = err.WithOutcome(outcomeNotDone)
+		if c.ever {
+			c.err = err.WithOutcome(outcomeUnknown)
+		}
+		close(c.done)
+	}
+	m.commits = nil
+	poke(m.ready)
+}
+
+func commitsToProto(offsets []CommitOffset) []*coordinatorv1.OffsetCommit {
+	out := make([]*coordinatorv1.OffsetCommit, 0, len(offsets))
+	for _, o := range offsets {
+		out = append(out, &coordinatorv1.OffsetCommit{
+			TopicId: o.TopicID.Bytes(), Partition: o.Partition, NextOffset: o.NextOffset, LeaderEpoch: o.LeaderEpoch,
+			Metadata: o.Metadata, AssignmentEpoch: o.AssignmentEpoch,
+		})
+	}
+	return out
+}

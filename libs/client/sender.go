@@ -188,6 +188,7 @@ func (s *sender) stop() {
 
 // failAll ends all calls: those that were sent with an unknown outcome.
 func (s *sender) failAll(err *rpc.Error) {
+	err = notOurs(s.owner.ctx, err)
 	s.mu.Lock()
 	queued, sent := s.queue, s.inflight
 	s.queue, s.inflight, s.silent = nil, make(map[int64]*produceCall), nil

@@ -1,0 +1,302 @@
+package client
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/libs/topicid"
+)
+
+// run keeps the membership on a stream until it ends.
+func (m *Member) run(ctx context.Context) {
+	var hint *typev1.LeaderHint
+	for failures := 0; ; {
+		addr, err := m.client.coordinator(ctx, m.cfg.Group, hint)
+		hint = nil
+		if err == nil {
+			l := m.client.joins.attach(addr, memberKey{m.cfg.Group, m.cfg.MemberID})
+			s := &memberStream{m: m, link: l}
+			err = s.serve(ctx)
+			l.unlink()
+			if s.opened {
+				failures = 0
+			}
+			if err == nil { // it has left
+				m.finish(closedError("membership"), false)
+				return
+			}
+			m.client.refreshSoon()
+		}
+		if ctx.Err() != nil || m.neverJoined() {
+			m.finish(closedError("membership"), false)
+			return
+		}
+		if !rpc.Retryable(err) {
+			m.finish(err, true)
+			return
+		}
+		m.tellWaiting(err)
+		failures++
+		wait := m.client.cfg.backoff(failures)
+		if hint = err.Leader; hint != nil && failures == 1 {
+			wait = 0
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// neverJoined reports whether the member is to leave without ever having been on
+// record.
+func (m *Member) neverJoined() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.leaving && m.attach == 0
+}
+
+// memberStream is a member's time on one stream.
+type memberStream struct {
+	m        *Member
+	link     *link
+	opened   bool
+	openSent time.Time
+	pings    map[int64]time.Time // unanswered, with when they were sent
+	lastPing int64
+	interval time.Duration
+	left     bool // leave has been sent
+}
+
+// unansweredPings bounds the pings that are remembered.
+const unansweredPings = 16
+
+// serve opens the member on the stream and speaks for it. It returns nil once the
+// member has left, and otherwise why it cannot go on here.
+func (s *memberStream) serve(ctx context.Context) *rpc.Error {
+	s.pings = make(map[int64]time.Time)
+	s.openSent = time.Now()
+	s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Open{Open: s.m.openFrame()}})
+	timer := time.NewTimer(s.m.client.cfg.RequestTimeout)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return rpc.FromError(ctx.Err())
+		case <-s.link.gone:
+			return notOurs(ctx, s.link.err)
+		case f := <-s.link.inbox:
+			done, err := s.frame(f)
+			if done || err != nil {
+				return err
+			}
+			if f.GetOpened() != nil {
+				timer.Reset(s.interval)
+			}
+		case <-s.m.wake:
+		case <-timer.C:
+			if !s.opened {
+				return rpc.Errorf(reasonUnreachable, "coordinator %s did not open the member within %v", s.link.stream.addr, s.m.client.cfg.RequestTimeout)
+			}
+			s.ping()
+			timer.Reset(s.interval)
+		}
+		if s.opened {
+			s.flush()
+		}
+	}
+}
+
+// openFrame says who the member is and what it holds.
+func (m *Member) openFrame() *coordinatorv1.MemberOpen {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	open := &coordinatorv1.MemberOpen{
+		InstanceId: m.cfg.InstanceID, Topics: m.cfg.Topics, TopicPattern: m.cfg.TopicPattern, Assignor: m.cfg.Assignor,
+		Attach: m.attach, Owned: ownedToProto(m.owned), ClientId: m.cfg.ClientID, ClientHost: m.cfg.ClientHost, ResetPolicy: m.cfg.ResetPolicy,
+	}
+	if m.cfg.SessionTimeout > 0 {
+		open.SessionTimeout = durationpb.New(m.cfg.SessionTimeout)
+	}
+	if m.cfg.RebalanceTimeout > 0 {
+		open.RebalanceTimeout = durationpb.New(m.cfg.RebalanceTimeout)
+	}
+	return open
+}
+
+// frame takes a frame in; done: the member has left.
+func (s *memberStream) frame(f *coordinatorv1.JoinResponse) (done bool, err *rpc.Error) {
+	switch f := f.Message.(type) {
+	case *coordinatorv1.JoinResponse_Opened:
+		s.onOpened(f.Opened)
+	case *coordinatorv1.JoinResponse_Assignment:
+		if s.opened { // before that it belongs to the stream before
+			s.m.assign(f.Assignment)
+		}
+	case *coordinatorv1.JoinResponse_CommitResult:
+		return false, s.m.committed(f.CommitResult)
+	case *coordinatorv1.JoinResponse_Pong:
+		if sent, ok := s.pings[f.Pong.PingId]; ok {
+			maps.DeleteFunc(s.pings, func(id int64, _ time.Time) bool { return id <= f.Pong.PingId })
+			s.m.confirm(sent)
+		}
+	case *coordinatorv1.JoinResponse_Fenced:
+		err := rpc.FromProto(f.Fenced.GetError())
+		if err == nil {
+			err = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_MEMBER, "the coordinator ended the membership without saying why")
+		}
+		return false, err.With("group", s.m.cfg.Group)
+	case *coordinatorv1.JoinResponse_Left:
+		return true, nil
+	}
+	return false, nil
+}
+
+func (s *memberStream) onOpened(o *coordinatorv1.MemberOpened) {
+	m := s.m
+	s.opened = true
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.attach, m.epoch = o.Attach, o.MemberEpoch
+	if d := o.SessionTimeout; d.IsValid() && d.AsDuration() > 0 {
+		m.session = d.AsDuration()
+	}
+	s.interval = m.session / 3
+	if d := o.PingInterval; d.IsValid() && d.AsDuration() > 0 {
+		s.interval = min(s.interval, d.AsDuration())
+	}
+	m.confirmed = s.openSent
+	m.ackDue = m.acked > 0
+	m.lastSeq = 0
+	for _, c := range m.commits {
+		c.seq = 0
+	}
+	m.waiting = nil
+	m.attached = &Attached{MemberID: m.cfg.MemberID, Attach: m.attach, MemberEpoch: m.epoch, SessionTimeout: m.session}
+	poke(m.ready)
+}
+
+func (m *Member) confirm(sent time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if sent.After(m.confirmed) {
+		m.confirmed = sent
+	}
+}
+
+// assign tells the application about an assignment, unless it has acknowledged the
+// very same: then the coordinator has only lost the acknowledgement.
+func (m *Member) assign(a *coordinatorv1.Assignment) {
+	as := &Assignment{MemberEpoch: a.MemberEpoch, GroupEpoch: a.GroupEpoch, Cause: a.Cause}
+	if a.RevocationTimeout.IsValid() {
+		as.RevocationTimeout = a.RevocationTimeout.AsDuration()
+	}
+	same := make(map[OwnedPartition]bool)
+	for _, p := range a.Partitions {
+		id, err := topicid.FromBytes(p.TopicId)
+		if err != nil {
+			m.client.cfg.Logger.Warn("an assigned partition has no valid topic id; it is left out", "group", m.cfg.Group, "topic", p.Topic, "error", err)
+			continue
+		}
+		o := OwnedPartition{TopicPartition: TopicPartition{TopicID: id, Partition: p.Partition}, AssignmentEpoch: p.AssignmentEpoch}
+		same[o] = true
+		as.Partitions = append(as.Partitions, AssignedPartition{OwnedPartition: o, Topic: p.Topic, StartOffset: p.StartOffset, StartLeaderEpoch: p.StartLeaderEpoch})
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if as.MemberEpoch == m.acked && len(same) == len(m.owned) && !slices.ContainsFunc(m.owned, func(o OwnedPartition) bool { return !same[o] }) {
+		m.ackDue = true
+		poke(m.wake)
+		return
+	}
+	m.assignment = as
+	poke(m.ready)
+}
+
+// committed takes the result of a commit in. An error means that the member has to
+// be opened again before the commit can take effect.
+func (m *Member) committed(r *coordinatorv1.CommitResult) *rpc.Error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.commits, func(c *memberCommit) bool { return c.seq == r.Sequence && c.seq > 0 })
+	if i < 0 {
+		return nil
+	}
+	c := m.commits[i]
+	if err := rpc.FromProto(r.Error); err != nil {
+		if rpc.Retryable(err) {
+			c.seq = 0
+			return err
+		}
+		c.err = err.With("group", m.cfg.Group)
+	}
+	c.result.Refused = refusedFromProto(r.PartitionErrors)
+	m.commits = slices.Delete(m.commits, i, i+1)
+	close(c.done)
+	return nil
+}
+
+// ping asks for a sign that the membership stands.
+func (s *memberStream) ping() {
+	m := s.m
+	if m.cfg.Alive != nil && !m.cfg.Alive() {
+		return
+	}
+	m.mu.Lock()
+	attach, epoch := m.attach, m.epoch
+	m.mu.Unlock()
+	if len(s.pings) >= unansweredPings {
+		delete(s.pings, slices.Min(slices.Collect(maps.Keys(s.pings))))
+	}
+	s.lastPing++
+	s.pings[s.lastPing] = time.Now()
+	s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Ping{
+		Ping: &coordinatorv1.MemberPing{PingId: s.lastPing, Attach: attach, MemberEpoch: epoch}}})
+}
+
+// flush sends what is due: acknowledgements before commits, so that these find the
+// member in its epoch, and the leave last.
+func (s *memberStream) flush() {
+	m := s.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.begun) > 0 {
+		s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Revoking{
+			Revoking: &coordinatorv1.MemberRevoking{Attach: m.attach, Partitions: ownedToProto(m.begun)}}})
+		m.begun = nil
+	}
+	if m.ackDue {
+		m.ackDue = false
+		m.epoch = max(m.epoch, m.acked)
+		s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Ack{
+			Ack: &coordinatorv1.AssignmentAck{Attach: m.attach, MemberEpoch: m.acked, Owned: ownedToProto(m.owned)}}})
+	}
+	for _, c := range m.commits {
+		if c.seq > 0 {
+			continue
+		}
+		m.lastSeq++
+		c.seq, c.ever = m.lastSeq, true
+		s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Commit{
+			Commit: &coordinatorv1.MemberCommit{Attach: m.attach, MemberEpoch: m.epoch, Sequence: c.seq, Offsets: c.offsets}}})
+	}
+	if m.leaving && !s.left {
+		s.left = true
+		s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Leave{Leave: &coordinatorv1.MemberLeave{Attach: m.attach}}})
+	}
+}
+
+func ownedToProto(owned []OwnedPartition) []*coordinatorv1.OwnedPartition {
+	out := make([]*coordinatorv1.OwnedPartition, 0, len(owned))
+	for _, o := range owned {
+		out = append(out, &coordinatorv1.OwnedPartition{TopicId: o.TopicID.Bytes(), Partition: o.Partition, AssignmentEpoch: o.AssignmentEpoch})
+	}
+	return out
+}
