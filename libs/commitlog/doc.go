@@ -30,4 +30,11 @@
 // files, then the leader-epoch checkpoint. Index files are synced when their
 // segment is sealed, and are rebuilt whenever they turn out short or wrong;
 // nothing depends on them but speed.
+//
+// What may be lost when: what was appended and not synced, if power fails; nothing
+// if only the process dies. What a Sync has answered for is lost by damage of the
+// disk alone, and then Open says so.
+//
+// An open log that is left alone holds one file descriptor, and one or three more
+// for each sealed segment that was read.
 package commitlog

@@ -48,7 +48,8 @@ type entryFile struct {
 	kind  byte
 	width int
 	base  int64
-	file  vfs.File // nil until needed
+	file  vfs.File // nil until needed, and while parked
+	known bool     // onFS was learnt
 	onFS  int      // entries in the file
 	tail  []byte   // entries after those
 	dirty bool     // written since the last sync
@@ -81,9 +82,23 @@ func (e *entryFile) load() error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	// Part of an entry at the end is what a crash left of a write.
-	e.file, e.onFS = f, int(min(size/int64(e.width), math.MaxInt32))
+	e.file = f
+	if !e.known {
+		// Part of an entry at the end is what a crash left of a write.
+		e.known, e.onFS = true, int(min(size/int64(e.width), math.MaxInt32))
+	}
 	return nil
+}
+
+// create makes the file, empty, and does not keep it open: an index that is never
+// looked into needs no descriptor.
+func (e *entryFile) create() error {
+	f, err := e.fs.Create(e.path)
+	if err != nil {
+		return err
+	}
+	e.known, e.onFS = true, 0
+	return f.Close()
 }
 
 func (e *entryFile) len() int { return e.onFS + len(e.tail)/e.width }
@@ -128,6 +143,9 @@ func (e *entryFile) flush() error {
 	if len(e.tail) == 0 {
 		return nil
 	}
+	if err := e.load(); err != nil {
+		return err
+	}
 	if _, err := e.file.WriteAt(e.tail, int64(e.onFS)*int64(e.width)); err != nil {
 		return err
 	}
@@ -148,6 +166,9 @@ func (e *entryFile) keep(n int) error {
 func (e *entryFile) sync() error {
 	if !e.dirty {
 		return nil
+	}
+	if err := e.load(); err != nil {
+		return err
 	}
 	e.dirty = false
 	return e.file.Sync()
@@ -180,17 +201,22 @@ func newSegIndex(fsys vfs.FS, dir string, base int64) *segIndex {
 	}
 }
 
-// ensure opens the files.
-func (x *segIndex) ensure() error {
-	x.mu.RLock()
-	loaded := x.loaded
-	x.mu.RUnlock()
-	if loaded {
-		return nil
+// rlock opens the files if need be and returns with mu held for reading, unless
+// there is an error.
+func (x *segIndex) rlock() error {
+	for {
+		x.mu.RLock()
+		if x.loaded {
+			return nil
+		}
+		x.mu.RUnlock()
+		x.mu.Lock()
+		err := x.ensureLocked()
+		x.mu.Unlock()
+		if err != nil {
+			return err
+		}
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.ensureLocked()
 }
 
 func (x *segIndex) ensureLocked() error {
@@ -237,10 +263,9 @@ func (x *segIndex) timePoint(n int) (ts, rel int64, err error) {
 
 // floor finds the last point at or below a relative offset.
 func (x *segIndex) floor(rel int64) (indexPoint, error) {
-	if err := x.ensure(); err != nil {
+	if err := x.rlock(); err != nil {
 		return indexPoint{}, err
 	}
-	x.mu.RLock()
 	defer x.mu.RUnlock()
 	_, p, err := x.floorLocked(rel)
 	return p, err
@@ -267,10 +292,9 @@ func (x *segIndex) floorLocked(rel int64) (n int, best indexPoint, err error) {
 // floorTime finds a relative offset below which every record is older than ts; the
 // greatest that the index knows.
 func (x *segIndex) floorTime(ts int64) (rel int64, err error) {
-	if err := x.ensure(); err != nil {
+	if err := x.rlock(); err != nil {
 		return 0, err
 	}
-	x.mu.RLock()
 	defer x.mu.RUnlock()
 	lo, hi := -1, x.times.len()
 	for hi-lo > 1 {
@@ -290,10 +314,9 @@ func (x *segIndex) floorTime(ts int64) (rel int64, err error) {
 
 // last reads the last point and what is known of timestamps below it.
 func (x *segIndex) last() (p indexPoint, maxTS int64, err error) {
-	if err := x.ensure(); err != nil {
+	if err := x.rlock(); err != nil {
 		return p, 0, err
 	}
-	x.mu.RLock()
 	defer x.mu.RUnlock()
 	n := x.offsets.len() - 1
 	if p, err = x.point(n); err != nil {
@@ -311,10 +334,9 @@ func (x *segIndex) last() (p indexPoint, maxTS int64, err error) {
 
 // end reads the time entry that seals a segment.
 func (x *segIndex) end() (ts, rel int64, err error) {
-	if err := x.ensure(); err != nil {
+	if err := x.rlock(); err != nil {
 		return 0, 0, err
 	}
-	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.timePoint(x.times.len() - 1)
 }
@@ -374,9 +396,6 @@ func (x *segIndex) sealLocked(maxTS, rel int64) error {
 func (x *segIndex) sync() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.loaded {
-		return nil
-	}
 	if err := errors.Join(x.offsets.flush(), x.times.flush()); err != nil {
 		return err
 	}
@@ -391,6 +410,8 @@ func (x *segIndex) keepLocked(n int) error {
 	return errors.Join(x.offsets.keep(min(n, x.offsets.len())), x.times.keep(min(n, x.times.len())))
 }
 
+// close releases the descriptors. What waits in memory stays, and the files are
+// opened again when they are needed.
 func (x *segIndex) close() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -44,6 +44,12 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 	if err != nil {
 		return nil, r.report, err
 	}
+	// An idle log keeps one descriptor, that of its active .log.
+	for _, seg := range l.segs {
+		if err := seg.park(seg == l.active()); err != nil {
+			return nil, r.report, err
+		}
+	}
 	l.durable = l.end
 	r.report.Start, r.report.End = l.segs[0].base, l.end
 	l.logReport(&r.report)

@@ -92,11 +92,10 @@ func createSegment(fsys vfs.FS, dir string, base int64) (_ *segment, err error) 
 		}
 	}()
 	for _, e := range []*entryFile{&s.idx.offsets, &s.idx.times} {
-		if e.file, err = fsys.Create(e.path); err != nil {
+		if err := e.create(); err != nil {
 			return nil, err
 		}
 	}
-	s.idx.loaded = true
 	f, err := fsys.Create(s.path())
 	if err != nil {
 		return nil, err
@@ -156,6 +155,15 @@ func (s *segment) close() error {
 		err = errors.Join(err, (*f).Close())
 	}
 	return err
+}
+
+// park releases descriptors that may not be needed soon, while nobody else knows
+// the segment.
+func (s *segment) park(keepLog bool) error {
+	if !keepLog {
+		return s.close()
+	}
+	return s.idx.close()
 }
 
 // fault dresses an error met at a byte of the segment.

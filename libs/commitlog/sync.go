@@ -60,7 +60,8 @@ func (l *Log) doSync(w *syncWork) error {
 		if err := syncSegment(seg); err != nil {
 			return err
 		}
-		if err := seg.idx.sync(); err != nil {
+		// It is of no more use to the appender; lookups open it again.
+		if err := errors.Join(seg.idx.sync(), seg.idx.close()); err != nil {
 			return err
 		}
 	}
