@@ -87,13 +87,12 @@ func (e *engine) handleStatus(err *rpc.Error) {
 }
 
 // handleAssigned begins with a partition, where the group says or, if this
-// process has printed further already, behind that.
+// process has printed further already, behind that. The place is committed with
+// the next commit, also if nothing is printed: the group is to go on there, even
+// if whoever comes next would start elsewhere in a partition without an offset.
 func (e *engine) handleAssigned(a *gatewayv1.ConsumeAssigned) {
 	pl := e.place(a.GetTopic(), a.GetPartition())
 	pl.assigned, pl.revoking, pl.failed = true, false, false
-	if pl.committed < 0 {
-		pl.committed = a.GetStartOffset()
-	}
 	if pl.next < a.GetStartOffset() {
 		pl.next, pl.flushed = a.GetStartOffset(), a.GetStartOffset()
 	}
