@@ -19,6 +19,8 @@ type (
 	Replayed struct{ KV KV }
 	// Loaded ends the load.
 	Loaded struct{}
+	// LoadFailed ends it without success: the shard is fenced and loaded again.
+	LoadFailed struct{}
 	// Deposed says that the shard belongs to somebody else, or that this process
 	// stops.
 	Deposed struct{}
@@ -136,6 +138,7 @@ func (Claim) isEvent()        {}
 func (FenceResult) isEvent()  {}
 func (Replayed) isEvent()     {}
 func (Loaded) isEvent()       {}
+func (LoadFailed) isEvent()   {}
 func (Deposed) isEvent()      {}
 func (Topics) isEvent()       {}
 func (Open) isEvent()         {}

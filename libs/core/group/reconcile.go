@@ -109,13 +109,13 @@ func (s *State) partitionsWith(g *group, e Open) int {
 	return n
 }
 
-// changed lists the members whose target is another one than before, or who never
-// had one, in order.
+// changed lists the members whose target is another one than before, who never had
+// one, or whose target was not finished by an earlier owner, in order.
 func (g *group) changed(inputs []subscriber, targets map[string][]Part) []string {
 	var ids []string
 	for _, in := range inputs {
 		m := g.members[in.id]
-		if !m.hasTarget || !slices.Equal(sortedParts(m.target), targets[m.id]) {
+		if !m.hasTarget || m.targetAt > g.epoch || !slices.Equal(sortedParts(m.target), targets[m.id]) {
 			ids = append(ids, m.id)
 		}
 	}

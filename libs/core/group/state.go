@@ -117,6 +117,9 @@ func New(cfg Config) *State {
 // Serving says whether the shard is fenced and loaded.
 func (s *State) Serving() bool { return s.phase == serving }
 
+// Quiet says that no append is on its way and no answer waits for one.
+func (s *State) Quiet() bool { return s.flight == nil && s.gathering == nil }
+
 // Step takes in one event and returns what to do, in order. Now never goes back.
 func (s *State) Step(now Now, ev Event) []Effect {
 	s.step++
@@ -126,6 +129,11 @@ func (s *State) Step(now Now, ev Event) []Effect {
 		s.claim(e)
 	case FenceResult:
 		s.fenceResult(now, e)
+	case LoadFailed:
+		if s.phase == loading {
+			s.phase = fencing
+			s.fenceResult(now, FenceResult{OK: false})
+		}
 	case Replayed:
 		if s.phase == loading {
 			s.replay(e.KV)
