@@ -117,6 +117,9 @@ func (e *Election) lead(ctx context.Context, l *lease, term *Term, lead func(con
 	if err := term.resign(ctx); err != nil {
 		reason = errors.Join(reason, err)
 	}
+	if reason == nil {
+		reason = errors.New("it stopped leading by itself")
+	}
 	e.cfg.Logger.Info("no longer the controller", "election_revision", term.createRevision, "reason", reason)
 }
 

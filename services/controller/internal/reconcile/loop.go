@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -100,19 +101,31 @@ func (l *Loop) Do(ctx context.Context, c Command) (int64, error) {
 	if err := l.enqueue(r); err != nil {
 		return 0, err
 	}
-	select {
-	case o := <-r.outcome:
-		return o.revision, o.err
-	case <-ctx.Done():
+	look := time.NewTicker(tickInterval)
+	defer look.Stop()
+	for {
+		select {
+		case o := <-r.outcome:
+			return o.revision, o.err
+		case <-look.C:
+			// etcd went away meanwhile: the caller learns the reason early enough to
+			// do something else.
+			if silent := l.cfg.Store.Silent(); silent > silenceLimit {
+				return 0, unavailable(silent).WithOutcome(r.abandon())
+			}
+		case <-ctx.Done():
+			return 0, rpc.FromError(ctx.Err()).WithOutcome(r.abandon())
+		}
 	}
-	result := typev1.Outcome_OUTCOME_UNKNOWN
+}
+
+// abandon tells what can be said of a request for which nobody waits any more:
+// one that has not begun will be passed over.
+func (r *request) abandon() typev1.Outcome {
 	if r.begun.CompareAndSwap(false, true) {
-		result = typev1.Outcome_OUTCOME_NOT_DONE // the loop will pass it over
+		return typev1.Outcome_OUTCOME_NOT_DONE
 	}
-	if silent := l.cfg.Store.Silent(); silent > silenceLimit {
-		return 0, unavailable(silent).WithOutcome(result)
-	}
-	return 0, rpc.FromError(ctx.Err()).WithOutcome(result)
+	return typev1.Outcome_OUTCOME_UNKNOWN
 }
 
 func (l *Loop) enqueue(r *request) error {
@@ -157,7 +170,7 @@ func unavailable(silent time.Duration) *rpc.Error {
 // Lead takes commands until ctx ends or the term is lost. It is for
 // registry.Election.
 func (l *Loop) Lead(ctx context.Context, term *registry.Term) {
-	t := &tenure{loop: l, writer: store.NewWriter(l.cfg.Store, term)}
+	t := &tenure{loop: l, term: term, writer: store.NewWriter(l.cfg.Store, term)}
 	if err := l.cfg.Store.WaitRevision(ctx, term.ElectionRevision()); err != nil {
 		return
 	}
@@ -196,6 +209,7 @@ func (l *Loop) setOpen(open bool) {
 // tenure is the loop during one term.
 type tenure struct {
 	loop   *Loop
+	term   *registry.Term
 	writer *store.Writer
 }
 
@@ -206,6 +220,9 @@ func (t *tenure) run(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		changed := l.cfg.Store.Changed()
+		if !t.holds() {
+			return fmt.Errorf("the election key is gone: %w", registry.ErrDeposed)
+		}
 		if err := t.tidy(ctx); err != nil {
 			return err
 		}
@@ -221,6 +238,17 @@ func (t *tenure) run(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// holds tells whether the election key is still seen as the term's. Writes do not
+// rely on it; it ends a term that has nothing to write.
+func (t *tenure) holds() bool {
+	var mine bool
+	t.loop.cfg.Store.View(func(state *cluster.State, _ int64) {
+		e := state.Election()
+		mine = e != nil && t.term.Owns(e.Create)
+	})
+	return mine
 }
 
 // tidy carries out what has been observed and what follows from the state. The
@@ -240,11 +268,15 @@ func (t *tenure) tidy(ctx context.Context) error {
 	}
 	for {
 		empty := false
+		var moves map[cluster.Process][]int32
 		_, err := t.carryOut(ctx, Command{Name: "reconcile", Plan: func(state *cluster.State, _ int) (cluster.Plan, error) {
 			plan, err := cluster.Reconcile(state)
-			empty = plan.IsEmpty()
+			empty, moves = plan.IsEmpty(), shardMoves(state, plan)
 			return plan, err
 		}})
+		if err == nil {
+			t.logMoves(moves)
+		}
 		switch {
 		case err != nil && over(ctx, err):
 			return err
@@ -254,6 +286,30 @@ func (t *tenure) tidy(ctx context.Context) error {
 		case empty || len(t.loop.queue) > 0:
 			return nil
 		}
+	}
+}
+
+// shardMoves lists the shards that a plan gives to another owner, by owner.
+func shardMoves(state *cluster.State, plan cluster.Plan) map[cluster.Process][]int32 {
+	moves := map[cluster.Process][]int32{}
+	for _, stage := range plan.Stages {
+		for _, w := range stage {
+			next, ok := w.Record.(cluster.Partition)
+			if !ok || next.ShardOwner.IsZero() {
+				continue
+			}
+			if old := state.Partition(next.Topic, next.Number); old != nil && old.Value.ShardOwner != next.ShardOwner {
+				moves[next.ShardOwner] = append(moves[next.ShardOwner], next.Number)
+			}
+		}
+	}
+	return moves
+}
+
+func (t *tenure) logMoves(moves map[cluster.Process][]int32) {
+	for owner, shards := range moves {
+		t.loop.cfg.Logger.Info("shards moved", "coordinator", owner.ID, "coordinator_incarnation", owner.Incarnation,
+			"count", len(shards), "shards", shards[:min(len(shards), 100)])
 	}
 }
 

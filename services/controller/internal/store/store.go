@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -43,6 +44,8 @@ type Store struct {
 	subs      map[*Subscription]struct{}
 
 	failing bool // Run's: trouble has been logged
+
+	lists atomic.Int64 // how often everything has been listed
 }
 
 // New makes a store; nothing happens before Run.
@@ -50,6 +53,10 @@ func New(client *clientv3.Client, keys registry.Keys, logger *slog.Logger) *Stor
 	return &Store{client: client, keys: keys, logger: logger, state: cluster.NewState(),
 		confirmed: time.Now(), changed: make(chan struct{}), subs: map[*Subscription]struct{}{}}
 }
+
+// Lists is how often the store has listed everything; once, unless etcd compacted
+// what it missed.
+func (s *Store) Lists() int64 { return s.lists.Load() }
 
 // View calls read with the state and its revision; 0: nothing has been read yet.
 // The state must not be changed or kept; records in it may be kept.
@@ -191,6 +198,7 @@ type change struct {
 
 // list reads every key at one revision and applies the difference.
 func (s *Store) list(ctx context.Context) error {
+	s.lists.Add(1)
 	var changes []change
 	present := map[cluster.Key]bool{}
 	from, end := s.keys.Prefix(), clientv3.GetPrefixRangeEnd(s.keys.Prefix())

@@ -1,0 +1,270 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
+
+	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
+	storagev1 "github.com/leat-io/leat/gen/go/leat/storage/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/core/cluster"
+	"github.com/leat-io/leat/libs/registry"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/services/controller/internal/store"
+)
+
+func TestKilledLeaderIsReplaced(t *testing.T) {
+	m := newMesh(t)
+	// A lease far longer than the test's patience: only the refused dials can
+	// bring another leader.
+	long := func(c *Config) { c.LeaseTTL = 10 * time.Minute }
+	all := []*proc{m.controller(1, long), m.controller(2, long), m.controller(3, long)}
+	w := m.gateway()
+	b := m.broker(1, 11)
+	m.awaitUnfenced(w, b)
+	admin := m.controllers(w)
+	m.create(w, admin, "before", 1)
+	old := m.leader(all...)
+	election := w.Image().ControllerLeader().GetElectionRevision()
+	old.kill()
+	var rest []*proc
+	for _, p := range all {
+		if p != old {
+			rest = append(rest, p)
+		}
+	}
+	m.leader(rest...)
+	m.create(w, admin, "after", 1)
+	if got := w.Image().ControllerLeader().GetElectionRevision(); got <= election {
+		t.Errorf("election revision %d after %d", got, election)
+	}
+	if w.Image().TopicByName("before") == nil {
+		t.Error("a topic is gone")
+	}
+	if p := w.Image().TopicByName("before").Partition(0); p.GetLeaderEpoch() != 1 {
+		t.Errorf("the change of controllers moved a leader: %v", p)
+	}
+}
+
+func TestWatcherChangesController(t *testing.T) {
+	m := newMesh(t)
+	one := m.controller(1)
+	m.leader(one)
+	w := m.gateway()
+	eventually(t, "a first image", func() bool { return w.Image().Position().Generation == 1 })
+	two := m.controller(2)
+	eventually(t, "the second is known", func() bool {
+		return len(w.Image().Registrations(controllerv1.ServiceKind_SERVICE_KIND_CONTROLLER)) == 2
+	})
+	before := w.Image().Position()
+	one.kill()
+	m.leader(two)
+	eventually(t, "the image follows the second", func() bool {
+		return w.Image().ControllerLeader().GetController().GetId() == 2 && before.Before(w.Image().Position())
+	})
+}
+
+func TestStandbySaysWhoLeads(t *testing.T) {
+	m := newMesh(t)
+	leader := m.controller(1)
+	m.leader(leader)
+	standby := m.controller(2)
+	<-standby.Ready()
+	conn, err := m.pool.Get(standby.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = controllerv1.NewAdminServiceClient(conn).DescribeCluster(m.ctx(), &controllerv1.DescribeClusterRequest{})
+	e := rpc.FromError(err)
+	if e == nil || e.Reason != typev1.ErrorReason_ERROR_REASON_NOT_CONTROLLER || e.Leader.GetAddress() != leader.Addr() || e.Leader.GetId() != 1 {
+		t.Fatalf("got %v with hint %v", err, e.Leader)
+	}
+}
+
+// case 35: a leader that was paused past its election fails its next write.
+func TestDeposedLeaderCannotWrite(t *testing.T) {
+	m := newMesh(t)
+	c := m.controller(1)
+	m.leader(c)
+	w := m.gateway()
+	m.awaitUnfenced(w, m.broker(1, 11))
+	admin := m.controllers(w)
+	// While the leader looks away, another one takes its place: the key is put
+	// anew, by an address that answers as somebody else.
+	other, err := proto.Marshal(&storagev1.ElectionRecord{FormatVersion: 1, Controller: &storagev1.ProcessRef{Id: 9, Incarnation: 99}, Address: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The loop is held up inside a command, as by a SIGSTOP between deciding and
+	// writing.
+	deposed := make(chan error, 1)
+	go func() {
+		_, err := admin.CreateTopics(m.ctx(), &controllerv1.CreateTopicsRequest{RequestId: "late", Topics: []*controllerv1.NewTopic{{Name: "late"}}})
+		deposed <- err
+	}()
+	if _, err := c.etcd.Txn(m.ctx()).Then(clientv3.OpDelete("/leat/election")).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.etcd.Put(m.ctx(), "/leat/election", string(other)); err != nil {
+		t.Fatal(err)
+	}
+	// The usurper's address refuses, so that the controller is elected again; the
+	// request is then done exactly once, or was done before.
+	if err := <-deposed; err != nil && !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_TOPIC_EXISTS) {
+		t.Fatal(err)
+	}
+	m.leader(c)
+	if w.Image().TopicByName("late") == nil {
+		eventually(t, "the topic is there", func() bool { return w.Image().TopicByName("late") != nil })
+	}
+}
+
+// case 37: what was missed beyond a compaction is found by a list and a
+// comparison, without a hot loop.
+func TestCompactionWhileCutOff(t *testing.T) {
+	m := newMesh(t)
+	client, err := registry.NewEtcd(m.etcd.Endpoints, "", m.logger("etcd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	keys := registry.NewKeys("/leat")
+	put := func(id int32) int64 {
+		t.Helper()
+		v, err := proto.Marshal(&storagev1.BrokerRecord{FormatVersion: 1, Broker: &storagev1.ProcessRef{Id: id, Incarnation: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Put(m.ctx(), keys.Broker(id), string(v))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Header.Revision
+	}
+	put(1)
+	put(2)
+	run := func(s *store.Store, until int64) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(m.ctx())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		if err := s.WaitRevision(ctx, until); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := store.New(client, keys, m.logger("store"))
+	run(s, put(3))
+	// Cut off: keys change and go, and history is compacted away.
+	if _, err := client.Delete(m.ctx(), keys.Broker(1)); err != nil {
+		t.Fatal(err)
+	}
+	last := put(4)
+	if _, err := client.Compact(m.ctx(), last); err != nil {
+		t.Fatal(err)
+	}
+	lists := s.Lists()
+	run(s, last)
+	brokers := map[int32]bool{}
+	s.View(func(state *cluster.State, _ int64) {
+		for _, b := range state.Brokers() {
+			brokers[b.Value.Process.ID] = true
+		}
+	})
+	if brokers[1] || !brokers[2] || !brokers[3] || !brokers[4] {
+		t.Errorf("after the list: %v", brokers)
+	}
+	if n := s.Lists() - lists; n != 1 {
+		t.Errorf("%d lists", n)
+	}
+}
+
+func TestEtcdAwayAndBack(t *testing.T) {
+	m := newMesh(t)
+	c := m.controller(1)
+	w := m.gateway()
+	b := m.broker(1, 11)
+	m.awaitUnfenced(w, b)
+	admin := m.controllers(w)
+	topic := m.create(w, admin, "a", 1)
+	m.etcd.Stop()
+	// What needs etcd says so; nobody is fenced.
+	ctx, cancel := context.WithTimeout(m.t.Context(), 5*time.Second)
+	defer cancel()
+	_, err := admin.CreateTopics(ctx, &controllerv1.CreateTopicsRequest{Topics: []*controllerv1.NewTopic{{Name: "b"}}})
+	if !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE) {
+		t.Errorf("with etcd away: %v", err)
+	}
+	m.etcd.Restart()
+	m.create(w, admin, "c", 1)
+	if p := w.Image().Partition(topic.ID, 0); p.GetLeader().GetIncarnation() != 11 || p.GetLeaderEpoch() != 1 || w.Image().Broker(1).GetFenced() {
+		t.Errorf("etcd's absence moved something: %v", p)
+	}
+	select {
+	case <-c.ended:
+		t.Errorf("the controller ended with %v", c.err)
+	default:
+	}
+}
+
+func TestControllerBeforeEtcd(t *testing.T) {
+	m := newMesh(t)
+	m.etcd.Stop()
+	c := m.controller(1)
+	select {
+	case <-c.Ready():
+		t.Error("ready without etcd")
+	case <-c.ended:
+		t.Fatalf("ended without etcd: %v", c.err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	m.etcd.Restart()
+	m.leader(c)
+	<-c.Ready()
+}
+
+func TestTwoControllersWithOneID(t *testing.T) {
+	m := newMesh(t)
+	one := m.controller(1)
+	<-one.Ready()
+	two := m.controller(1)
+	<-two.ended
+	if !rpc.IsReason(two.err, typev1.ErrorReason_ERROR_REASON_DUPLICATE_ID) {
+		t.Errorf("the second ended with %v", two.err)
+	}
+	select {
+	case <-one.ended:
+		t.Errorf("the first ended with %v", one.err)
+	default:
+	}
+}
+
+func TestNewerFormatIsRefused(t *testing.T) {
+	m := newMesh(t)
+	client, err := registry.NewEtcd(m.etcd.Endpoints, "", m.logger("etcd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	value, err := proto.Marshal(&storagev1.ClusterRecord{FormatVersion: 2, ClusterId: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Put(m.ctx(), "/leat/cluster", string(value)); err != nil {
+		t.Fatal(err)
+	}
+	c := m.controller(1)
+	<-c.ended
+	var format *registry.FormatError
+	if !errors.As(c.err, &format) || format.Key != "/leat/cluster" || format.Version != 2 {
+		t.Errorf("ended with %v", c.err)
+	}
+}
