@@ -25,6 +25,9 @@ func Set(cfg any, key, value string) error {
 	return setIn(fields(cfg), key, value, "")
 }
 
+// sourceFlag is the source of what stands among the arguments.
+const sourceFlag = "flag"
+
 // setIn sets one key among fields; source is named in errors.
 func setIn(fs []field, key, value, source string) error {
 	for i := range fs {
@@ -36,7 +39,14 @@ func setIn(fs []field, key, value, source string) error {
 		}
 		return nil
 	}
-	return &UnknownKeyError{Key: key, Nearest: nearest(key, fs), Source: source}
+	var names []string
+	for _, f := range fs {
+		names = append(names, f.Name)
+	}
+	if source == sourceFlag {
+		names = append(names, "config", "help", "version")
+	}
+	return &UnknownKeyError{Key: key, Nearest: nearest(key, names), Source: source}
 }
 
 // Keys lists the settings. Where there is no default tag, the present value is
@@ -148,11 +158,11 @@ const maxTypo = 6
 
 // nearest finds the known key with the smallest edit distance, if it is small
 // for the length of the key.
-func nearest(key string, fs []field) string {
+func nearest(key string, names []string) string {
 	best, bestDistance := "", min(max(2, len(key)/3), maxTypo)+1
-	for _, f := range fs {
-		if d := distance(key, f.Name); d < bestDistance {
-			best, bestDistance = f.Name, d
+	for _, name := range names {
+		if d := distance(key, name); d < bestDistance {
+			best, bestDistance = name, d
 		}
 	}
 	return best

@@ -153,6 +153,10 @@ func TestFlagForms(t *testing.T) {
 	if s.Insecure || s.Count != -5 || s.Listen != "" {
 		t.Errorf("got %+v", s)
 	}
+	var ue *UnknownKeyError
+	if err := Load(defaults(), Options{Args: []string{"--verson"}}); !errors.As(err, &ue) || ue.Nearest != "version" {
+		t.Errorf("--verson: %v", err)
+	}
 	for flag, want := range map[string]error{"--help": ErrHelp, "-h": ErrHelp, "--version": ErrVersion} {
 		if err := Load(defaults(), Options{Args: []string{"--nonsense", flag}}); !errors.Is(err, want) {
 			t.Errorf("%s: %v", flag, err)

@@ -55,7 +55,7 @@ func Load(cfg any, opts Options) error {
 		}
 	}
 	for _, a := range flags.set {
-		errs = append(errs, setIn(fs, a.Key, a.Value, "flag"))
+		errs = append(errs, setIn(fs, a.Key, a.Value, sourceFlag))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -101,7 +101,7 @@ func parseFlags(args []string, fs []field) (flagSet, error) {
 			case typ == "bool":
 				value = "true"
 			default:
-				errs = append(errs, &SyntaxError{Source: "flag", Reason: fmt.Sprintf("--%s needs a value: give --%s=value", key, key)})
+				errs = append(errs, &SyntaxError{Source: sourceFlag, Reason: fmt.Sprintf("--%s needs a value: give --%s=value", key, key)})
 				continue
 			}
 			if next {

@@ -217,7 +217,7 @@ func (s *peerStream) CloseSend() error { return fromPeer(s.ClientStream.CloseSen
 // fromPeer makes an Error of what grpc returned; nil and io.EOF stay as they are.
 // Where nobody answered, the message says at which address.
 func fromPeer(err error, addr string) error {
-	if err == nil || err == io.EOF { //nolint:errorlint // grpc promises the bare value
+	if err == nil || err == io.EOF { // grpc promises the bare value
 		return err
 	}
 	e := FromError(err)

@@ -19,6 +19,9 @@ const (
 // ones gain nothing.
 const bufferSize = 128 << 10
 
+// maxHeaderBytes limits the metadata of a call, as HTTP/2 counts it.
+const maxHeaderBytes = 64 << 10
+
 // Keepalive is how a client keeps its connection known to be alive.
 type Keepalive struct {
 	// Time without traffic after which the client pings. grpc raises anything

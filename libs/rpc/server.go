@@ -42,6 +42,9 @@ type ServerConfig struct {
 	// MaxMessageBytes limits a message in each direction; 0: MaxMessageBytes of
 	// this package.
 	MaxMessageBytes int
+	// MaxStreams limits the calls and streams open at a time on one connection;
+	// further ones wait at the client. 0: 10,000.
+	MaxStreams uint32
 	// Keepalive is the policy towards clients; zero: DefaultKeepalivePolicy.
 	Keepalive KeepalivePolicy
 	// StreamGrace is how long streams may go on once a shutdown has begun and no
@@ -82,6 +85,9 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Keepalive == (KeepalivePolicy{}) {
 		cfg.Keepalive = DefaultKeepalivePolicy()
 	}
+	if cfg.MaxStreams == 0 {
+		cfg.MaxStreams = 10_000
+	}
 	if cfg.StreamGrace <= 0 {
 		cfg.StreamGrace = time.Second
 	}
@@ -101,6 +107,8 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		grpc.ReadBufferSize(bufferSize),
 		grpc.WriteBufferSize(bufferSize),
 		grpc.SharedWriteBuffer(true),
+		grpc.MaxConcurrentStreams(cfg.MaxStreams),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
