@@ -21,9 +21,9 @@ type Config struct {
 
 	MaxProduceStreams   int           `config:"max.produce.streams" default:"1024" help:"Produce streams open at once; further ones are refused."`
 	MaxConsumeStreams   int           `config:"max.consume.streams" default:"1024" help:"Consume streams open at once; further ones are refused."`
-	MaxInFlightRecords  int           `config:"max.in.flight.records" default:"20000" help:"Unanswered records of one produce stream, beyond which it is not read."`
-	MaxInFlightBytes    int64         `config:"max.in.flight.bytes" default:"8388608" help:"Unanswered bytes of one produce stream, beyond which it is not read."`
-	MaxBufferedBytes    int64         `config:"max.buffered.bytes" default:"134217728" help:"Bytes of records without a result, over all produce streams and calls; further ones wait."`
+	MaxInFlightRecords  int           `config:"max.in.flight.records" default:"50000" help:"Unanswered records of one produce stream, beyond which it is not read."`
+	MaxInFlightBytes    int64         `config:"max.in.flight.bytes" default:"16777216" help:"Unanswered bytes of one produce stream, 128 for each record included, beyond which it is not read."`
+	MaxBufferedBytes    int64         `config:"max.buffered.bytes" default:"134217728" help:"Bytes of records without a result, 128 for each included, over all produce streams and calls; further ones wait."`
 	MaxSendRecords      int           `config:"max.send.records" default:"10000" help:"Records in one send."`
 	MaxProducers        int           `config:"max.producers" default:"64" help:"Combinations of produce settings in use at once; streams with the same ones share batches."`
 	Linger              time.Duration `config:"linger" default:"5ms" help:"How long a batch waits for more records, where the stream does not say."`

@@ -201,7 +201,7 @@ func (s *produceStream) read() {
 		m := received{refund: func() {}}
 		m.message, m.err = s.stream.Recv()
 		if m.err == nil && m.message.GetSend() != nil {
-			m.bytes = session.MessageSize(m.message)
+			m.bytes = session.SendSize(m.message, len(m.message.GetSend().GetRecords()))
 			refund, err := s.h.charge(s.ctx, m.bytes)
 			if err != nil {
 				return

@@ -30,7 +30,7 @@ func (h *Handler) Send(ctx context.Context, req *gatewayv1.SendRequest) (*gatewa
 		return nil, err
 	}
 	defer release()
-	refund, err := h.charge(ctx, session.MessageSize(req))
+	refund, err := h.charge(ctx, session.SendSize(req, len(req.GetRecords())))
 	if err != nil {
 		return nil, rpc.FromError(err).WithOutcome(typev1.Outcome_OUTCOME_NOT_DONE)
 	}

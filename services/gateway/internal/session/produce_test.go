@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
@@ -235,7 +236,7 @@ func TestProduceManyErrorsFitAMessage(t *testing.T) {
 			Err: rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_PARTITION, "%s %d", strings.Repeat("long ", 200), i)}
 	}
 	m := &gatewayv1.ProduceResult{Ranges: Ranges(strings.Repeat("t", 249), results)}
-	if size := MessageSize(m); size > 4<<20-1024 {
+	if size := proto.Size(m); size > 4<<20-1024 {
 		t.Errorf("the result takes %d bytes", size)
 	}
 	if len(m.Ranges) != 10_000 || m.Ranges[9_999].Error.Outcome != typev1.Outcome_OUTCOME_NOT_DONE {

@@ -144,5 +144,11 @@ func (p *Produce) expire(seq int64, s *send) {
 	p.settle()
 }
 
-// MessageSize is how much of the window a message takes, in bytes.
-func MessageSize(m proto.Message) int64 { return int64(proto.Size(m)) }
+// recordOverhead is what a record takes in memory beside its bytes, roughly: it
+// is charged too, so that the smallest records cannot take many times their limit.
+const recordOverhead = 128
+
+// SendSize is what a send takes of the gateway's memory, in bytes.
+func SendSize(m proto.Message, records int) int64 {
+	return int64(proto.Size(m)) + int64(records)*recordOverhead
+}
