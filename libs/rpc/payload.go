@@ -18,8 +18,9 @@ type Payload struct {
 	n    int
 }
 
-// NewPayload makes a payload of ordinary memory, which must not change until
-// the payload is freed.
+// NewPayload makes a payload of ordinary memory. Nobody is told when grpc has
+// written it out, so whoever sends it leaves it unchanged for good; memory that is
+// to be used again comes from GetBuffer.
 func NewPayload(b []byte) *Payload {
 	if len(b) == 0 {
 		return nil
