@@ -53,6 +53,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	largest := rpc.MaxMessageBytes - rpc.MessageOverhead
+	check(c.NodeID >= 1, "node.id", c.NodeID, "1 or more, the same at every start: a broker's disks belong to it")
 	check(len(c.LogDirs) > 0, "log.dirs", c.LogDirs, "at least one folder")
 	check(c.RecoveryThreads >= 0 && c.RecoveryThreads <= 1024, "num.recovery.threads.per.data.dir", c.RecoveryThreads, "0 to 1024")
 	check(c.FlushCheckpointMs >= 10 && c.FlushCheckpointMs <= 24*3600*1000, "log.flush.offset.checkpoint.interval.ms", c.FlushCheckpointMs, "10 to 86400000")

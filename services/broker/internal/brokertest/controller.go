@@ -25,6 +25,7 @@ type Controller struct {
 	Addr      string
 	ClusterID string
 	t         testing.TB
+	stop      func()
 
 	mu         sync.Mutex
 	revision   int64
@@ -59,14 +60,18 @@ func Start(t testing.TB) *Controller {
 	controllerv1.RegisterControllerServiceServer(server, c)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(lis) }()
-	t.Cleanup(func() {
+	c.stop = sync.OnceFunc(func() {
 		server.Stop()
 		if err := <-done; err != nil {
 			t.Errorf("controller: %v", err)
 		}
 	})
+	t.Cleanup(c.stop)
 	return c
 }
+
+// Stop ends the controller before the test does.
+func (c *Controller) Stop() { c.stop() }
 
 // Discover is a lookup of controllers that finds this one.
 func (c *Controller) Discover(context.Context) ([]string, error) { return []string{c.Addr}, nil }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -31,15 +32,16 @@ const brokerID = 1
 // harness is a broker without a registration key: disks in memory, replicas by
 // the metadata of a made-up controller, handlers on loopback.
 type harness struct {
-	t       *testing.T
-	ctl     *brokertest.Controller
-	fs      vfs.FS
-	store   *store.Store
-	manager *replica.Manager
-	watcher *metadata.Watcher
-	client  brokerv1.LogServiceClient
-	addr    string
-	stop    func(clean bool)
+	t        *testing.T
+	ctl      *brokertest.Controller
+	fs       vfs.FS
+	store    *store.Store
+	manager  *replica.Manager
+	registry *prometheus.Registry
+	watcher  *metadata.Watcher
+	client   brokerv1.LogServiceClient
+	addr     string
+	stop     func(clean bool)
 }
 
 type harnessOptions struct {
@@ -73,7 +75,8 @@ func start(t *testing.T, ctl *brokertest.Controller, o harnessOptions) *harness 
 	pool := rpc.NewConnPool(rpc.DialConfig{})
 	h.watcher = metadata.NewWatcher(metadata.Options{Kind: controllerv1.ServiceKind_SERVICE_KIND_BROKER, Process: self, Discover: ctl.Discover, Pool: pool, Logger: discard()})
 	controllers := metadata.NewControllers(metadata.ControllersOptions{Watcher: h.watcher, Discover: ctl.Discover, Pool: pool, Logger: discard()})
-	metrics, err := replica.NewMetrics(nil)
+	h.registry = prometheus.NewRegistry()
+	metrics, err := replica.NewMetrics(h.registry)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -176,6 +176,8 @@ func (m *Manager) holds(p *controllerv1.Partition) bool {
 // applyPartitions opens, creates and tells replicas what their records say.
 func (m *Manager) applyPartitions(image *metadata.Image) bool {
 	var again atomic.Bool
+	var created atomic.Int64
+	began := time.Now()
 	var g errgroup.Group
 	g.SetLimit(max(m.cfg.CreateParallelism, 1))
 	onRecord := m.onRecord(image)
@@ -194,7 +196,7 @@ func (m *Manager) applyPartitions(image *metadata.Image) bool {
 				continue
 			}
 			g.Go(func() error {
-				if r := m.make(k, t, p, onRecord); r != nil {
+				if r := m.make(k, t, p, onRecord, &created); r != nil {
 					r.tell(image, t, p)
 				} else {
 					again.Store(true)
@@ -204,6 +206,9 @@ func (m *Manager) applyPartitions(image *metadata.Image) bool {
 		}
 	}
 	_ = g.Wait() // the functions report through again
+	if n := created.Load(); n > 0 {
+		m.cfg.Logger.Info("created replicas", "count", n, "took", time.Since(began).Round(time.Millisecond), "position", image.Position().String())
+	}
 	return again.Load()
 }
 
@@ -224,8 +229,9 @@ func (m *Manager) mayReplace(r *Replica, p *controllerv1.Partition, onRecord boo
 	return r.log == nil && r.stored == nil && r.verdict == store.Missing && onRecord && !m.barred(p)
 }
 
-// make opens or creates one replica; nil if that failed for now.
-func (m *Manager) make(k store.Key, t *metadata.Topic, p *controllerv1.Partition, onRecord bool) *Replica {
+// make opens or creates one replica; nil if that failed for now. created counts
+// those that are new.
+func (m *Manager) make(k store.Key, t *metadata.Topic, p *controllerv1.Partition, onRecord bool, created *atomic.Int64) *Replica {
 	verdict := m.cfg.Store.Verdict(k)
 	if verdict != store.Intact && onRecord && !m.barred(p) {
 		if err := m.cfg.Store.ClearVerdict(k); err != nil {
@@ -241,7 +247,8 @@ func (m *Manager) make(k store.Key, t *metadata.Topic, p *controllerv1.Partition
 			m.cfg.Logger.Error("could not create a replica; trying again", "topic", t.Name, "partition", k.Partition, "error", err)
 			return nil
 		}
-		m.cfg.Logger.Info("created a replica", "dir", stored.Dir, "topic_id", k.Topic)
+		m.cfg.Logger.Debug("created a replica", "dir", stored.Dir, "topic_id", k.Topic)
+		created.Add(1)
 	}
 	m.retire(k)
 	r := newReplica(m, k, t.Name, t.Internal, stored, verdict)

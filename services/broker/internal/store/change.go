@@ -63,11 +63,7 @@ func (s *Store) create(r *Replica, c commitlog.Config) error {
 	if err != nil {
 		return fmt.Errorf("create the log in %s: %w", r.Dir, err)
 	}
-	// The folder's name and its first segment must be there after a power cut,
-	// before anything is acknowledged from it.
-	if err := errors.Join(s.o.FS.SyncDir(r.Dir), s.o.FS.SyncDir(r.Disk.Dir)); err != nil {
-		return errors.Join(fmt.Errorf("make %s durable: %w", r.Dir, err), log.Abort())
-	}
+	// Open has synced the names of the folder and of the first segment.
 	r.Log, r.Report = log, report
 	return nil
 }
