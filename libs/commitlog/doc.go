@@ -27,7 +27,8 @@
 // reads no clock but Options.Now.
 //
 // What is synced when: Sync makes record bytes durable, then the names of new
-// files, then the leader-epoch checkpoint. Index files are synced when their
+// files. A new leader epoch's checkpoint is durable before its first batch is
+// written. Index files are synced when their
 // segment is sealed, and are rebuilt whenever they turn out short or wrong;
 // nothing depends on them but speed.
 //

@@ -40,10 +40,9 @@ type Log struct {
 	segs     []*segment   // by base; the last one is active. Only ever appended to
 	end      int64
 	durable  int64
-	epochs   epochCache
+	epochs   epochCache // as checkpointed
 	unsynced []*segment // sealed since the last Sync
 	newNames bool       // files were made since the last Sync
-	newEpoch bool       // epochs changed since the last Sync
 	failed   *FailedError
 	closed   bool
 
@@ -115,6 +114,9 @@ func (l *Log) Append(vecs [][]byte, leaderEpoch int32) (AppendInfo, error) {
 	if cfg.TimestampType == record.LogAppendTime {
 		h.MaxTimestamp = now.UnixMilli()
 	}
+	if err := l.enterEpoch(&h); err != nil {
+		return AppendInfo{}, l.fail("append", err)
+	}
 	pos := seg.size.Load()
 	if err := l.write(seg, pos, vecs, &h, cfg); err != nil {
 		return AppendInfo{}, l.fail("append", err)
@@ -185,6 +187,20 @@ func (l *Log) rollFor(h *record.Header, now time.Time, cfg *Config) (*segment, e
 	return next, nil
 }
 
+// enterEpoch checkpoints a leader epoch, durably, before its first batch is
+// written. So the checkpoint knows the epoch of every batch on disk, whether or not
+// that was synced, and recovery can tell a damaged epoch from a new one. The caller
+// holds appendMu, and nobody else changes epochs.
+func (l *Log) enterEpoch(h *record.Header) error {
+	l.mu.RLock()
+	epochs, changed := l.epochs.assign(h.PartitionLeaderEpoch, h.BaseOffset)
+	l.mu.RUnlock()
+	if !changed {
+		return nil
+	}
+	return epochs.save(l.fs, l.dir)
+}
+
 // write puts the batch at a byte of the segment: the patched copy of its header,
 // then the rest as it came, in one call.
 func (l *Log) write(seg *segment, pos int64, vecs [][]byte, h *record.Header, cfg *Config) error {
@@ -219,9 +235,7 @@ func (l *Log) publish(seg *segment, h *record.Header) {
 	defer l.mu.Unlock()
 	seg.size.Add(int64(h.Size()))
 	l.end = h.NextOffset()
-	if epochs, changed := l.epochs.assign(h.PartitionLeaderEpoch, h.BaseOffset); changed {
-		l.epochs, l.newEpoch = epochs, true
-	}
+	l.epochs, _ = l.epochs.assign(h.PartitionLeaderEpoch, h.BaseOffset)
 }
 
 // StartOffset is the first offset of the log.

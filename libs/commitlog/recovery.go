@@ -150,8 +150,8 @@ func (r *recovery) keepIndex(seg *segment, f vfs.File) (indexPoint, int64, error
 }
 
 // checkBatch is everything that a batch at a place must satisfy. The leader epoch
-// lies outside the checksum, and so is compared with the checkpoint where that is
-// known to be complete.
+// lies outside the checksum, and so is compared with the checkpoint, which is
+// durable before an epoch's first batch is written.
 func (r *recovery) checkBatch(sc *scanner, pos, next int64, h *record.Header) error {
 	if h.BaseOffset != next {
 		return &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where %d belongs", h.BaseOffset, next)}
@@ -163,7 +163,7 @@ func (r *recovery) checkBatch(sc *scanner, pos, next int64, h *record.Header) er
 	if epoch < 0 || epoch < r.epochs.latest() {
 		return &record.CorruptError{Detail: fmt.Sprintf("the leader epoch is %d after %d", epoch, r.epochs.latest())}
 	}
-	if want := r.stored.at(next); r.storedOK && next < r.limit && epoch != want {
+	if want := r.stored.at(next); r.storedOK && epoch != want {
 		return &record.CorruptError{Detail: fmt.Sprintf("the leader epoch is %d, and the checkpoint says %d", epoch, want)}
 	}
 	return nil

@@ -3,8 +3,8 @@ package commitlog
 import "errors"
 
 // Sync makes durable everything whose Append returned before Sync began: bytes of
-// sealed segments and of the active one, names of new files, leader epochs. It
-// returns one past the last durable offset. Appends may go on meanwhile. With
+// sealed segments and of the active one, names of new files. (A leader epoch is
+// durable before its first batch is written.) It returns one past the last durable offset. Appends may go on meanwhile. With
 // nothing to do it is cheap. It fails with *FailedError, for good, or ErrClosed.
 func (l *Log) Sync() (durableEnd int64, err error) {
 	l.syncMu.Lock()
@@ -14,12 +14,10 @@ func (l *Log) Sync() (durableEnd int64, err error) {
 
 // syncWork is what one Sync has to do.
 type syncWork struct {
-	end      int64
-	sealed   []*segment
-	active   *segment
-	names    bool
-	epochs   epochCache
-	newEpoch bool
+	end    int64
+	sealed []*segment
+	active *segment
+	names  bool
 }
 
 // sync is Sync; the caller holds syncMu.
@@ -30,11 +28,11 @@ func (l *Log) sync() (int64, error) {
 		l.mu.Unlock()
 		return durable, err
 	}
-	w := syncWork{end: l.end, sealed: l.unsynced, names: l.newNames, epochs: l.epochs, newEpoch: l.newEpoch}
+	w := syncWork{end: l.end, sealed: l.unsynced, names: l.newNames}
 	if l.end > l.durable {
 		w.active = l.active()
 	}
-	l.unsynced, l.newNames, l.newEpoch = nil, false, false
+	l.unsynced, l.newNames = nil, false
 	l.mu.Unlock()
 
 	err := l.doSync(&w)
@@ -71,12 +69,7 @@ func (l *Log) doSync(w *syncWork) error {
 		}
 	}
 	if w.names {
-		if err := l.fs.SyncDir(l.dir); err != nil {
-			return err
-		}
-	}
-	if w.newEpoch {
-		return w.epochs.save(l.fs, l.dir)
+		return l.fs.SyncDir(l.dir)
 	}
 	return nil
 }
