@@ -96,7 +96,9 @@ func (f *Fetcher) handOut(c *fetchChunk) *FetchEvent {
 	if c.err != nil {
 		e.Kind, e.Err = FetchError, c.err
 	} else {
-		p.delivered = max(p.delivered, c.next)
+		if c.next > p.delivered {
+			p.delivered, p.deliveredEpoch = c.next, -1
+		}
 	}
 	e.NextOffset = p.delivered
 	c.unref(f)

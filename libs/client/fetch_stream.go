@@ -260,7 +260,9 @@ func (s *fetchStream) watermarks(m *brokerv1.FetchWatermarks) {
 			continue
 		}
 		s.well(p, w.VisibleEnd)
-		p.received = max(p.received, w.NextOffset)
+		if w.NextOffset > p.received {
+			p.received, p.receivedEpoch = w.NextOffset, -1
+		}
 		if c := p.last; c != nil && c.mark && c.cost == 0 {
 			c.next, c.visible = max(c.next, w.NextOffset), w.VisibleEnd
 			continue

@@ -1,5 +1,0 @@
-package client
-
-import "errors"
-
-var errStub = errors.New("client: being written")
