@@ -72,6 +72,9 @@ func (q *timeQuery) inSegment(seg *segment) (TimestampOffset, bool, error) {
 	buf := lookupBuffers.Get().(*[]byte)
 	defer lookupBuffers.Put(buf)
 	pos, h, found, err := seg.find(seg.base+rel, q.interval, *buf)
+	if err == nil && !found && seg.base+rel < seg.sealedAt.Load() {
+		err = seg.endsEarly(seg.base + rel)
+	}
 	if err != nil || !found {
 		return none, false, err
 	}

@@ -32,8 +32,8 @@ func (v *view) segmentOf(offset int64) int {
 	return sort.Search(len(v.segs), func(i int) bool { return v.segs[i].base > offset }) - 1
 }
 
-// Read reads whole batches: first the one that contains offset, or if that offset
-// is absent the next one there is, whatever its size, then as many as follow in the
+// Read reads whole batches: first the one that contains offset, whatever its size,
+// then as many as follow in the
 // same segment and fit in maxBytes. Batches that do not lie wholly below upTo are
 // left out. With nothing to read, Data is empty and NextOffset is offset.
 //
@@ -67,26 +67,20 @@ func (l *Log) Read(offset, upTo int64, maxBytes int, alloc func(n int) []byte) (
 			return l.readFrom(&v, v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
 		}
 	}
-	for ; i < len(v.segs); i++ {
-		pos, h, found, err := v.segs[i].find(offset, l.config().IndexIntervalBytes, *buf)
-		if err != nil {
-			return none, err
-		}
-		if found {
-			return l.readFrom(&v, v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
-		}
-		if err := v.checkJoin(i, offset); err != nil {
-			return none, err
-		}
+	pos, h, found, err := v.segs[i].find(offset, l.config().IndexIntervalBytes, *buf)
+	if err != nil {
+		return none, err
 	}
-	return none, nil
+	if !found {
+		return none, v.segs[i].endsEarly(offset)
+	}
+	return l.readFrom(&v, v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
 }
 
-// checkJoin is called when segment i turned out to end before an offset that, by
-// the bases, it should hold.
-func (v *view) checkJoin(i int, offset int64) error {
-	seg := v.segs[i]
-	return &CorruptError{Path: seg.path(), Position: seg.size.Load(), Offset: offset, Detail: "the file ends before this offset, although the log goes on"}
+// endsEarly says that a segment turned out to end before an offset that, by the
+// bases, it should hold.
+func (s *segment) endsEarly(offset int64) error {
+	return &CorruptError{Path: s.path(), Position: s.size.Load(), Offset: offset, Detail: "the file ends before this offset, although the log goes on"}
 }
 
 // readFrom reads from the batch at pos on, whose header is h.

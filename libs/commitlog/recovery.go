@@ -30,10 +30,6 @@ func (r *recovery) recover(from int) error {
 		if next, at, err = r.scan(i, next); err != nil {
 			return err
 		}
-		if !at.found && i+1 < len(l.segs) && next != l.segs[i+1].base {
-			at = cut{found: true, seg: i, pos: l.segs[i].size.Load(),
-				reason: fmt.Errorf("the segment ends before offset %d and the next one begins at %d", next, l.segs[i+1].base)}
-		}
 	}
 	if r.report.ScannedFrom < 0 {
 		r.report.ScannedFrom = next
@@ -77,7 +73,8 @@ func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 	if err != nil {
 		return expect, at, err
 	}
-	sc := newScanner(f, seg.size.Load(), make([]byte, scanBuffer))
+	size := seg.size.Load()
+	sc := newScanner(f, size, make([]byte, min(scanBuffer, max(record.HeaderSize, size-from.pos))))
 	next = max(expect, seg.base+from.rel)
 	if r.report.ScannedFrom < 0 {
 		r.report.ScannedFrom = next
@@ -109,10 +106,14 @@ func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 	r.report.IndexesRebuilt++
 	seg.maxTS.Store(maxTS)
 	seg.maxTSKnown.Store(true)
-	if i+1 < len(r.l.segs) && !at.found {
-		return next, at, seg.idx.sealLocked(maxTS, next-seg.base)
+	if i+1 == len(r.l.segs) || at.found {
+		return next, at, nil
 	}
-	return next, at, nil
+	if base := r.l.segs[i+1].base; next != base {
+		return next, cut{found: true, seg: i, pos: pos,
+			reason: fmt.Errorf("the segment ends before offset %d and the next one begins at %d", next, base)}, nil
+	}
+	return next, at, seg.idx.sealLocked(maxTS, next-seg.base)
 }
 
 // keepIndex keeps the index entries below the recovery point, as far as they are

@@ -337,38 +337,62 @@ func TestRecoveryReadsFromTheRecoveryPoint(t *testing.T) {
 	}
 }
 
-// A segment in the middle that lost its tail takes the later ones with it.
+// A segment in the middle that lost its tail takes the later ones with it, whether
+// or not the loss begins inside a batch.
 func TestCutInAnEarlierSegment(t *testing.T) {
-	fsys := newFS(t)
-	o := testOptions(fsys)
-	l, _ := mustOpen(t, o)
-	fill(t, l, 200)
-	second := l.segs[1].base
-	third := l.segs[2].base
-	segs := l.Segments()
-	if err := l.Abort(); err != nil {
-		t.Fatal(err)
-	}
-	overwrite(t, fsys, segmentPath(testDir, second, logSuffix), func(b []byte) []byte { return b[:len(b)-100] })
-	o.HighWatermark = third
-	var corrupt *CorruptError
-	if _, _, err := Open(o); !errors.As(err, &corrupt) || corrupt.Path != segmentPath(testDir, second, logSuffix) {
-		t.Fatalf("%v", err)
-	}
-	o.HighWatermark = 0
-	l, report := mustOpen(t, o)
-	if report.End != third-2 || l.Segments() != 2 || report.BatchesPastCut < 40 || segs < 4 {
-		t.Fatalf("%+v in %d segments of %d", report, l.Segments(), segs)
-	}
-	mustAppend(t, l, batch(t, 1, "next", 1), 1)
-	mustSync(t, l)
-	fsys.Crash(nil)
-	l, report = mustOpen(t, o)
-	if report.End != third-1 || report.CutBytes != 0 {
-		t.Fatalf("%+v", report)
-	}
-	if got := readAll(t, l, 0, 1<<40); len(got) != int(third-1) {
-		t.Fatalf("%d records", len(got))
+	for _, inside := range []bool{true, false} {
+		fsys := newFS(t)
+		o := testOptions(fsys)
+		l, _ := mustOpen(t, o)
+		fill(t, l, 200)
+		second, third, segs := l.segs[1].base, l.segs[2].base, l.Segments()
+		if err := l.Abort(); err != nil {
+			t.Fatal(err)
+		}
+		path := segmentPath(testDir, second, logSuffix)
+		var last int64
+		if err := Scan(fsys, testDir, func(b BatchInfo) error {
+			if b.Path == path {
+				last = b.Position
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		overwrite(t, fsys, path, func(b []byte) []byte {
+			if inside {
+				return b[:len(b)-100]
+			}
+			return b[:last]
+		})
+		o.HighWatermark = third
+		var corrupt *CorruptError
+		if _, _, err := Open(o); !errors.As(err, &corrupt) || corrupt.Path != path || corrupt.Position != last {
+			t.Fatalf("%v", err)
+		}
+		o.HighWatermark = 0
+		l, report := mustOpen(t, o)
+		if report.End != third-2 || l.Segments() != 2 || report.BatchesPastCut < 40 || segs < 4 || report.CutPosition != last {
+			t.Fatalf("%+v in %d segments of %d", report, l.Segments(), segs)
+		}
+		mustAppend(t, l, batch(t, 1, "next", 1), 1)
+		mustSync(t, l)
+		fsys.Crash(nil)
+		l, report = mustOpen(t, o)
+		if report.End != third-1 || report.CutBytes != 0 {
+			t.Fatalf("%+v", report)
+		}
+		if got := readAll(t, l, 0, 1<<40); len(got) != int(third-1) {
+			t.Fatalf("%d records", len(got))
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		clean := o
+		clean.CleanShutdown, clean.RecoveryPoint = true, third-1
+		if _, report := mustOpen(t, clean); !report.Clean {
+			t.Fatalf("%+v", report)
+		}
 	}
 }
 
@@ -469,5 +493,32 @@ func TestScan(t *testing.T) {
 	}
 	if err := Scan(memfs.New(), "/nowhere", nil); err == nil {
 		t.Fatal("an absent folder was scanned")
+	}
+}
+
+// A sealed segment below the recovery point is not read at start; when it turns out
+// to have lost its end, whoever asks for what was there is told.
+func TestLossBelowTheRecoveryPoint(t *testing.T) {
+	fsys := newFS(t)
+	o := testOptions(fsys)
+	l, _ := mustOpen(t, o)
+	fill(t, l, 100)
+	first, second := l.segs[0].path(), l.segs[1].base
+	end := l.EndOffset()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, fsys, first, func(b []byte) []byte { return b[:len(b)/2/1533*1533] })
+	o.CleanShutdown, o.RecoveryPoint = true, end
+	l, _ = mustOpen(t, o)
+	var corrupt *CorruptError
+	if _, err := l.Read(second-1, end, 1, alloc); !errors.As(err, &corrupt) || corrupt.Path != first {
+		t.Fatalf("read: %v", err)
+	}
+	if _, err := l.OffsetForTimestamp(1000+second/2-1, end); !errors.As(err, &corrupt) || corrupt.Path != first {
+		t.Fatalf("lookup: %v", err)
+	}
+	if res, err := l.Read(second, end, 1, alloc); err != nil || res.FirstBatchBase != second {
+		t.Fatalf("%+v, %v", res, err)
 	}
 }

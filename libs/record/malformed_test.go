@@ -197,7 +197,7 @@ func TestSequences(t *testing.T) {
 func TestDecodedCap(t *testing.T) {
 	o := DefaultBuilderOptions()
 	o.MaxBytes = 8 << 20
-	r := Record{Value: make([]byte, 4<<20)}
+	r := Record{Value: make([]byte, 256<<10)}
 	for c := CompressionGzip; c <= CompressionZstd; c++ {
 		o.Compression = c
 		b := build(t, o, r)
@@ -218,7 +218,7 @@ func TestDecodedCap(t *testing.T) {
 			}
 		}
 		// Each way to cut the payload short.
-		for n := HeaderSize; n < len(b); n += max(1, (len(b)-HeaderSize)/50) {
+		for n := HeaderSize; n < len(b); n += max(1, (len(b)-HeaderSize)/12) {
 			if _, err := Decode(seal(bytes.Clone(b[:n])), 8<<20); !errors.As(err, &invalid) {
 				t.Fatalf("%v cut to %d of %d bytes: %v", c, n, len(b), err)
 			}
