@@ -19,7 +19,7 @@ type world struct {
 	*State
 	revision int64
 	lives    uint64
-	ids      byte
+	ids      uint16
 }
 
 func newWorld(t fataler, brokers ...int32) *world {
@@ -128,7 +128,7 @@ func (w *world) stop(t fataler, id int32) {
 
 func (w *world) newID() topicid.ID {
 	w.ids++
-	return topicid.ID{0: 1, 15: w.ids}
+	return topicid.ID{0: 1, 14: byte(w.ids >> 8), 15: byte(w.ids)}
 }
 
 // create makes one topic that must succeed.
