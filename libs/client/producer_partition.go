@@ -116,9 +116,16 @@ func (pp *producerPartition) pump(now time.Time) {
 			pp.acc.hold(now, rpc.Errorf(reasonLeaderUnavailable, "partition %d of topic %q has no leader that is known", pp.tp.Partition, pp.name))
 			break
 		}
+		open := pp.acc.open
 		b := pp.acc.next(now)
 		if b == nil {
 			break
+		}
+		if open != nil && pp.acc.open == nil {
+			// It goes because its linger is over. Nobody holds topic.mu who waits for mu.
+			pp.topic.mu.Lock()
+			pp.topic.partitioner.BatchClosed(pp.tp.Partition)
+			pp.topic.mu.Unlock()
 		}
 		pp.send(b, leader, now)
 	}
