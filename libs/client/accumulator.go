@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -65,9 +66,14 @@ type waiter struct {
 	cost int64
 }
 
+// seqStep is the distance between the numbers of batches: room for the parts of
+// one that has to be split.
+const seqStep = 1 << 20
+
 // batch is a run of records that share their fate.
 type batch struct {
 	seq      int64
+	room     int64           // numbers from seq on that are the batch's own
 	builder  *record.Builder // nil once sealed
 	bytes    []byte          // encoded, once sealed
 	waiters  []waiter
@@ -119,7 +125,7 @@ func (a *accumulator) add(r *record.Record, w waiter, sc trace.SpanContext, maxB
 		if err != nil {
 			if a.open.builder.Len() == 0 {
 				a.open = nil
-				a.lastSeq--
+				a.lastSeq -= seqStep
 			}
 			return closed, err
 		}
@@ -155,8 +161,8 @@ func (a *accumulator) newBatch(maxBytes int, now time.Time) (*batch, error) {
 	if err != nil {
 		return nil, rpc.Errorf(reasonInternalBug, "batch of at most %d bytes: %w", maxBytes, err).WithOutcome(outcomeNotDone)
 	}
-	a.lastSeq++
-	return &batch{seq: a.lastSeq, builder: builder, created: now, deadline: now.Add(a.cfg.delivery), over: make(chan struct{})}, nil
+	a.lastSeq += seqStep
+	return &batch{seq: a.lastSeq, room: seqStep, builder: builder, created: now, deadline: now.Add(a.cfg.delivery), over: make(chan struct{})}, nil
 }
 
 // seal encodes the open batch and puts it in line. If that fails, which only a bug
@@ -201,12 +207,16 @@ func (a *accumulator) next(now time.Time) *batch {
 }
 
 // mayGo reports whether a batch may be sent now, if there is one.
-func (a *accumulator) mayGo(now time.Time) bool {
+func (a *accumulator) mayGo(now time.Time) bool { return a.hasRoom() && !now.Before(a.notBefore) }
+
+// hasRoom reports whether one more batch may be in flight.
+func (a *accumulator) hasRoom() bool {
 	limit := a.cfg.maxInFlight
-	if a.probing {
+	if a.probing || len(a.ready) > 0 && a.ready[0].parent != nil || len(a.inflight) > 0 && a.inflight[0].parent != nil {
+		// A part that has to be split again must not be overtaken.
 		limit = 1
 	}
-	return !a.recovering && len(a.inflight) < limit && !now.Before(a.notBefore)
+	return !a.recovering && len(a.inflight) < limit
 }
 
 func (a *accumulator) lingered(now time.Time) bool {
@@ -238,7 +248,7 @@ func (a *accumulator) due(now time.Time) time.Time {
 	if a.open != nil {
 		sooner(a.open.deadline)
 	}
-	if a.recovering || len(a.inflight) >= a.cfg.maxInFlight || a.probing && len(a.inflight) > 0 {
+	if !a.hasRoom() {
 		return at
 	}
 	switch {
@@ -303,8 +313,7 @@ func (a *accumulator) ended(b *batch, offset int64, epoch int32, err *rpc.Error,
 func (a *accumulator) recover(now time.Time, err *rpc.Error) {
 	failed := a.failed
 	a.failed, a.recovering, a.probing = nil, false, true
-	// Stable, because the parts of a batch share its number.
-	slices.SortStableFunc(failed, func(x, y *batch) int { return int(x.seq - y.seq) })
+	slices.SortFunc(failed, bySeq)
 	var again, overtaken []*batch
 	for _, b := range failed {
 		if b.seq < a.lastOK {
@@ -349,11 +358,13 @@ func (a *accumulator) expire(now time.Time) {
 		late = append(late, a.open)
 		a.open = nil
 	}
-	slices.SortStableFunc(late, func(x, y *batch) int { return int(x.seq - y.seq) })
+	slices.SortFunc(late, bySeq)
 	for _, b := range late {
 		a.finish(b, a.timeout(b))
 	}
 }
+
+func bySeq(x, y *batch) int { return cmp.Compare(x.seq, y.seq) }
 
 func (a *accumulator) timeout(b *batch) *rpc.Error {
 	e := rpc.Errorf(reasonDeadlineExceeded, "the records were not acknowledged within %v", a.cfg.delivery)
@@ -461,11 +472,11 @@ func (a *accumulator) split(b *batch) error {
 	if err != nil {
 		return err
 	}
-	if len(records) != len(b.waiters) {
-		return fmt.Errorf("%d records in a batch of %d", len(records), len(b.waiters))
+	if len(records) != len(b.waiters) || b.room < 2 {
+		return fmt.Errorf("%d records in a batch of %d, with room for %d parts", len(records), len(b.waiters), b.room)
 	}
 	half := len(records) / 2
-	b.parts = 2
+	var parts []*batch
 	for i, part := range [][]record.Record{records[:half], records[half:]} {
 		o := record.DefaultBuilderOptions()
 		o.Compression, o.MaxBytes = a.cfg.compression, record.BatchSizeUpperBound(part)
@@ -482,13 +493,15 @@ func (a *accumulator) split(b *batch) error {
 		if err != nil {
 			return err
 		}
-		p := &batch{seq: b.seq, bytes: bytes, waiters: b.waiters[:half:half], created: b.created, deadline: b.deadline,
+		p := &batch{seq: b.seq + int64(i)*(b.room/2), room: b.room / 2, bytes: bytes, waiters: b.waiters[:half:half], created: b.created, deadline: b.deadline,
 			attempts: b.attempts, unknown: b.unknown, last: b.last, reported: b.reported, over: make(chan struct{}), parent: b}
 		if i == 1 {
 			p.waiters = b.waiters[half:]
 		}
 		p.first, p.links = b.first, b.links
-		a.failed = append(a.failed, p)
+		parts = append(parts, p)
 	}
+	b.parts = len(parts)
+	a.failed = append(a.failed, parts...)
 	return nil
 }
