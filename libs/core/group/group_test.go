@@ -152,7 +152,9 @@ func TestMemberThatDiesAfterJoining(t *testing.T) {
 }
 
 // case 25: a partition pending revocation is returned to the same member before
-// its acknowledgement is handled, and members are added. Never two owners.
+// its acknowledgement is handled, and members are added, so that it is revoked once
+// more. The acknowledgement, arriving late, must not count for the later tenure:
+// never two owners.
 func TestRevocationTakenBackBeforeItsAcknowledgement(t *testing.T) {
 	cfg := DefaultConfig()
 	h := newShard(t, cfg, topicA)
@@ -160,38 +162,56 @@ func TestRevocationTakenBackBeforeItsAcknowledgement(t *testing.T) {
 	m2 := h.peer("m2", "a").join()
 	h.pass(cfg.JoinDelay)
 	// m1 takes the revocation in; its acknowledgement stays on its way.
-	late := h.sent[len(h.sent)-1].Message.(Assignment)
-	m1.take(late)
-	acknowledgement := Ack{Group: "g", Member: "m1", Attach: m1.attach, Epoch: m1.epoch, Owned: m1.owned()}
+	m1.take(m1.latest())
+	late := Ack{Group: "g", Member: "m1", Attach: m1.attach, Epoch: m1.epoch, Owned: m1.owned()}
+	if len(late.Owned) != 2 {
+		t.Fatalf("m1 acknowledges %v, want two partitions left", late.Owned)
+	}
 	m1.seen = len(h.sent)
-	// m2 leaves again: everything goes back to m1.
-	m2.leave()
-	back := h.sent[len(h.sent)-1]
-	if back.Member != "m1" || len(back.Message.(Assignment).Partitions) != 4 {
-		t.Fatalf("after the leave %+v was sent, want all four to m1", back)
+	m2.leave() // everything goes back to m1
+	if back := m1.latest(); len(back.Partitions) != 4 {
+		t.Fatalf("after the leave %+v was sent to m1, want all four", back)
 	}
-	// The old acknowledgement arrives now, then a third member joins.
-	h.step(acknowledgement)
-	if d := h.describe("g"); len(d.Members[0].Owned) != 4 {
-		t.Fatalf("an acknowledgement of the earlier epoch ended a newer tenure: %+v", d.Members[0].Owned)
-	}
-	m1.slow = true
-	m1.read()
-	wantHeld(t, m1, a0, a1, a2, a3)
 	m3 := h.peer("m3", "a").join()
-	h.pass(cfg.JoinDelay)
-	m1.read()
+	h.pass(cfg.JoinDelay) // and is revoked from it again
+	if again := m1.latest(); len(again.Partitions) != 2 {
+		t.Fatalf("after the join %+v was sent to m1, want two", again)
+	}
+	h.step(late)
 	m3.read()
 	wantHeld(t, m3)
-	m1.giveUp()
+	m1.read()
 	m3.read()
-	for part := range m3.held {
-		if _, both := m1.held[part]; both {
-			t.Fatalf("%v is held by m1 and m3", part)
-		}
+	if len(m1.held) != 2 || len(m3.held) != 2 {
+		t.Fatalf("m1 holds %v and m3 %v, want two each", m1.held, m3.held)
 	}
-	if len(m3.held) != 2 {
-		t.Fatalf("m3 holds %v, want two", m3.held)
+}
+
+// A member that resumes while it is still busy with an earlier tenure of a
+// partition has not given it up.
+func TestResumeWithAnEarlierTenureKeepsIt(t *testing.T) {
+	cfg := DefaultConfig()
+	h := newShard(t, cfg, topicA)
+	m1 := h.peer("m1", "a").join()
+	first := m1.held
+	m2 := h.peer("m2", "a").join()
+	h.pass(cfg.JoinDelay)
+	m2.leave()
+	m3 := h.peer("m3", "a").join()
+	h.pass(cfg.JoinDelay)
+	// m1 has read none of it and works on all four since their first tenure.
+	m1.gone()
+	m1.held = first
+	m1.seen = len(h.sent)
+	if err := m1.tryJoin(); err != nil {
+		t.Fatal(err)
+	}
+	m3.read()
+	wantHeld(t, m3)
+	m1.read()
+	m3.read()
+	if len(m1.held) != 2 || len(m3.held) != 2 {
+		t.Fatalf("m1 holds %v and m3 %v, want two each", m1.held, m3.held)
 	}
 }
 
@@ -226,6 +246,29 @@ func TestSameInstanceJoinsMidRebalance(t *testing.T) {
 		t.Fatalf("the newcomer holds %v and m2 %v, want two each", again.held, other.held)
 	}
 	wantReason(t, m1.tryJoin(), ReasonUnknownMember)
+}
+
+func TestFencedInstanceLapsesWhateverItSends(t *testing.T) {
+	cfg := DefaultConfig()
+	h := newShard(t, cfg, topicA)
+	older := h.peer("m1", "a")
+	older.instance = "i1"
+	older.join()
+	newer := h.peer("m2", "a")
+	newer.instance = "i1"
+	newer.join()
+	wantHeld(t, newer)
+	for range 2 {
+		h.pass(cfg.SessionTimeout / 3)
+		older.ack()
+		wantReason(t, older.ping(), ReasonInstanceFenced)
+		if err := newer.ping(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.pass(cfg.SessionTimeout / 3)
+	newer.read()
+	wantHeld(t, newer, a0, a1, a2, a3)
 }
 
 func TestStaticMembersRestartInTurnMovesNothing(t *testing.T) {

@@ -219,6 +219,18 @@ func (p *peer) read() {
 	}
 }
 
+// latest is the newest assignment sent to the member.
+func (p *peer) latest() Assignment {
+	p.h.t.Helper()
+	for i := len(p.h.sent) - 1; i >= 0; i-- {
+		if a, ok := p.h.sent[i].Message.(Assignment); ok && p.h.sent[i].Member == p.id {
+			return a
+		}
+	}
+	p.h.t.Fatalf("no assignment was sent to %s", p.id)
+	return Assignment{}
+}
+
 // take changes what the member holds, without saying so.
 func (p *peer) take(a Assignment) {
 	p.assignments++

@@ -49,6 +49,35 @@ func TestModel(t *testing.T) {
 	})
 }
 
+// Fewer things happen here, so that targets move while acknowledgements are late.
+func TestModelOfMovingTargets(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		w.quiet(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"":            func(t *rapid.T) { w.check(t) },
+			"new client":  w.newClient,
+			"to server":   w.toServer,
+			"to client":   w.toClient,
+			"acknowledge": w.acknowledge,
+			"give up":     w.giveUp,
+			"leave":       w.leave,
+			"reconnect": func(t *rapid.T) {
+				w.breakStream(t)
+				w.reopen(t)
+			},
+			"joins gathered": func(t *rapid.T) {
+				w.now.Mono += DefaultConfig().JoinDelay
+				w.step(t, Tick{})
+				w.logCommits(t)
+				w.logCommits(t)
+			},
+			"log commits": w.logCommits,
+		})
+		w.settle(t)
+	})
+}
+
 type world struct {
 	s       *State
 	now     Now

@@ -104,7 +104,6 @@ func (s *State) loaded(now Now) {
 }
 
 func (s *State) loadedGroup(now Now, g *group) {
-	unfinished := false
 	clear(g.instances)
 	clear(g.wanted)
 	clear(g.owner)
@@ -113,7 +112,6 @@ func (s *State) loadedGroup(now Now, g *group) {
 			// A target outlives its member only where a removal was cut short.
 			s.write(targetKey(g.name, m.id), nil)
 			delete(g.members, m.id)
-			unfinished = true
 			continue
 		}
 		m.compile()
@@ -127,7 +125,6 @@ func (s *State) loadedGroup(now Now, g *group) {
 			if m.hasTarget {
 				s.write(targetKey(g.name, m.id), nil)
 				m.target, m.hasTarget = make(map[Part]bool), false
-				unfinished = true
 			}
 		} else {
 			if m.value.InstanceID != "" {
@@ -137,7 +134,6 @@ func (s *State) loadedGroup(now Now, g *group) {
 				g.wanted[p] = m.id
 			}
 			m.fresh = !m.hasTarget
-			unfinished = unfinished || !m.hasTarget || m.targetAt > g.epoch
 		}
 		at, _ := m.deadline()
 		s.wakeBy(at)
@@ -146,15 +142,14 @@ func (s *State) loadedGroup(now Now, g *group) {
 	if len(g.members) == 0 {
 		return
 	}
-	g.because(fmt.Sprintf("the coordinator changed (shard epoch %d)", s.epoch))
-	if unfinished || s.stale(g) {
+	if s.stale(g) {
+		g.because(fmt.Sprintf("the coordinator changed (shard epoch %d)", s.epoch))
 		s.dirty[g.name] = true
-		return
 	}
-	g.cause, g.causes = "", 0
 }
 
-// stale says whether topics changed since the target was computed.
+// stale says whether the target is not what it would be now: topics changed while
+// nobody owned the shard, or the owner before did not finish what it had begun.
 func (s *State) stale(g *group) bool {
 	inputs := s.subscriptions(g)
 	return len(g.changed(inputs, assign(g.assignor, inputs))) > 0
