@@ -81,8 +81,10 @@ func (r *recovery) openFolder() ([]int64, error) {
 	case m.TopicID != l.id.TopicID:
 		return nil, &TopicIDMismatchError{Dir: l.dir, Want: l.id.TopicID, Got: m.TopicID}
 	case m.Partition != l.id.Partition:
-		return nil, &CorruptError{Path: filepath.Join(l.dir, metadataFile), Offset: -1,
-			Detail: fmt.Sprintf("it names partition %d where %d belongs", m.Partition, l.id.Partition)}
+		return nil, &CorruptError{
+			Path: filepath.Join(l.dir, metadataFile), Offset: -1,
+			Detail: fmt.Sprintf("it names partition %d where %d belongs", m.Partition, l.id.Partition),
+		}
 	}
 	return bases, nil
 }

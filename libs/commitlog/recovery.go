@@ -50,8 +50,10 @@ func (r *recovery) recover(from int) error {
 // tooShort says where durable offsets are missing.
 func (r *recovery) tooShort(end int64, at cut) error {
 	seg := r.l.active()
-	e := &CorruptError{Path: seg.path(), Position: seg.size.Load(), Offset: end,
-		Detail: fmt.Sprintf("the log ends before this offset, and those below %d were durable", r.limit)}
+	e := &CorruptError{
+		Path: seg.path(), Position: seg.size.Load(), Offset: end,
+		Detail: fmt.Sprintf("the log ends before this offset, and those below %d were durable", r.limit),
+	}
 	if at.found {
 		e.Path, e.Position, e.Err = r.l.segs[at.seg].path(), at.pos, at.reason
 	}
@@ -110,8 +112,10 @@ func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 		return next, at, nil
 	}
 	if base := r.l.segs[i+1].base; next != base {
-		return next, cut{found: true, seg: i, pos: pos,
-			reason: fmt.Errorf("the segment ends before offset %d and the next one begins at %d", next, base)}, nil
+		return next, cut{
+			found: true, seg: i, pos: pos,
+			reason: fmt.Errorf("the segment ends before offset %d and the next one begins at %d", next, base),
+		}, nil
 	}
 	return next, at, seg.idx.sealLocked(maxTS, next-seg.base)
 }

@@ -18,8 +18,10 @@ func seal(b []byte) []byte {
 
 // withBody is a batch of n records whose payload is body.
 func withBody(n int32, body []byte) []byte {
-	h := Header{Magic: Magic, LastOffsetDelta: max(0, n-1), NumRecords: n, ProducerID: NoProducerID,
-		ProducerEpoch: NoProducerEpoch, BaseSequence: NoSequence, MaxTimestamp: math.MaxInt64}
+	h := Header{
+		Magic: Magic, LastOffsetDelta: max(0, n-1), NumRecords: n, ProducerID: NoProducerID,
+		ProducerEpoch: NoProducerEpoch, BaseSequence: NoSequence, MaxTimestamp: math.MaxInt64,
+	}
 	b := make([]byte, HeaderSize, HeaderSize+len(body))
 	h.Put(b)
 	return seal(append(b, body...))

@@ -122,8 +122,10 @@ func TestNullEmptyPresent(t *testing.T) {
 			for _, k := range values {
 				for _, v := range values {
 					in = append(in, Record{Timestamp: 5, Key: k, Value: v, Headers: []RecordHeader{
-						{Key: []byte("dup"), Value: values[0]}, {Key: []byte("dup"), Value: values[1]},
-						{Key: []byte("dup"), Value: values[2]}, {Key: []byte{}, Value: nil},
+						{Key: []byte("dup"), Value: values[0]},
+						{Key: []byte("dup"), Value: values[1]},
+						{Key: []byte("dup"), Value: values[2]},
+						{Key: []byte{}, Value: nil},
 					}})
 				}
 			}

@@ -135,8 +135,10 @@ func ValidateRecords(vecs [][]byte, maxDecoded int) error {
 	for r.Next() {
 		rec := r.Record()
 		if h.Attributes.TimestampType() == CreateTime && rec.Timestamp > h.MaxTimestamp {
-			return &InvalidError{Reason: ReasonBadRecord, Position: posMaxTimestamp, Record: r.index - 1,
-				Detail: fmt.Sprintf("its timestamp %d is above the batch's maximum %d", rec.Timestamp, h.MaxTimestamp)}
+			return &InvalidError{
+				Reason: ReasonBadRecord, Position: posMaxTimestamp, Record: r.index - 1,
+				Detail: fmt.Sprintf("its timestamp %d is above the batch's maximum %d", rec.Timestamp, h.MaxTimestamp),
+			}
 		}
 	}
 	return r.Err()

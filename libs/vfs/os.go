@@ -92,16 +92,3 @@ func (f osFile) Sync() error { return syncData(f.File) }
 func (f osFile) WriteVecAt(vecs [][]byte, off int64) (int, error) {
 	return writeVecAt(f.File, vecs, off)
 }
-
-// writeEach is WriteVecAt where the system has no positioned gather write.
-func writeEach(f io.WriterAt, vecs [][]byte, off int64) (int, error) {
-	total := 0
-	for _, v := range vecs {
-		n, err := f.WriteAt(v, off+int64(total))
-		total += n
-		if err != nil {
-			return total, err
-		}
-	}
-	return total, nil
-}

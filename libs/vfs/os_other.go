@@ -11,7 +11,19 @@ import (
 
 func syncData(f *os.File) error { return f.Sync() }
 
-func writeVecAt(f *os.File, vecs [][]byte, off int64) (int, error) { return writeEach(f, vecs, off) }
+// writeVecAt writes one piece after the other: there is no positioned gather write
+// in the standard library.
+func writeVecAt(f *os.File, vecs [][]byte, off int64) (int, error) {
+	total := 0
+	for _, v := range vecs {
+		n, err := f.WriteAt(v, off+int64(total))
+		total += n
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
 
 func lockFile(f *os.File) error {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
