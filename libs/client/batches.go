@@ -36,7 +36,7 @@ func (c *Client) ProduceBatch(ctx context.Context, p TopicPartition, batch []byt
 	}
 	timeout := defaultAckTimeout
 	if d, ok := ctx.Deadline(); ok {
-		timeout = max(min(timeout, time.Until(d)), time.Millisecond)
+		timeout = max(min(maxAckTimeout, time.Until(d)), time.Millisecond)
 	}
 	answered := make(chan produceAnswer, 1)
 	call := &produceCall{

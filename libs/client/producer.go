@@ -64,6 +64,7 @@ type Producer struct {
 	done   chan struct{} // closed when Close has ended
 
 	records, acknowledged, failed, unknown, retries, unacknowledged, buffered atomic.Int64
+	refreshed                                                                 atomic.Int64 // when metadata was asked for last, see refreshUnanswered; ns
 }
 
 // producerTopic is what a producer holds for a topic.
@@ -192,6 +193,22 @@ func (p *Producer) reserve(ctx context.Context, cost int64) error {
 	}
 	p.buffered.Add(cost)
 	return nil
+}
+
+// unansweredRefresh is how often metadata is asked for while batches go out whose
+// failures nobody tells.
+const unansweredRefresh = 5 * time.Second
+
+// refreshUnanswered asks for fresh metadata now and then where no answer would say
+// that a leader has moved.
+func (p *Producer) refreshUnanswered(now time.Time) {
+	if p.cfg.Acks != typev1.Acks_ACKS_NONE {
+		return
+	}
+	last := p.refreshed.Load()
+	if now.UnixNano()-last > int64(unansweredRefresh) && p.refreshed.CompareAndSwap(last, now.UnixNano()) {
+		p.client.refreshSoon()
+	}
 }
 
 func (p *Producer) release(cost int64) {

@@ -27,7 +27,8 @@ type ProducerConfig struct {
 	Partitioner PartitionerFactory
 	// DeliveryTimeout bounds the time from Send to its result; 0: 2 min.
 	DeliveryTimeout time.Duration
-	// AckTimeout is how long a broker may wait for acks in one attempt; 0: 30 s.
+	// AckTimeout is how long a broker may wait for acks in one attempt; 0: 30 s; more
+	// than 10 min counts as that.
 	AckTimeout time.Duration
 	// MaxBufferedBytes bounds the records without a result; Send blocks beyond it; 0:
 	// 32 MiB.
@@ -71,7 +72,7 @@ func (c ProducerConfig) withDefaults() ProducerConfig {
 	c.Linger = max(or(c.Linger, 5*time.Millisecond), 0)
 	c.BatchBytes = or(c.BatchBytes, 64<<10)
 	c.DeliveryTimeout = or(c.DeliveryTimeout, 2*time.Minute)
-	c.AckTimeout = or(c.AckTimeout, 30*time.Second)
+	c.AckTimeout = min(or(c.AckTimeout, 30*time.Second), maxAckTimeout)
 	c.MaxBufferedBytes = or(c.MaxBufferedBytes, 32<<20)
 	c.MaxInFlightPerPartition = or(c.MaxInFlightPerPartition, 5)
 	if c.StopPartition {
@@ -82,3 +83,6 @@ func (c ProducerConfig) withDefaults() ProducerConfig {
 	}
 	return c
 }
+
+// maxAckTimeout is the longest wait for acks that brokers take.
+const maxAckTimeout = 10 * time.Minute

@@ -414,3 +414,27 @@ func TestProduceBatch(t *testing.T) {
 		}
 	})
 }
+
+// Records of a topic that is deleted fail soon, not at their timeout.
+func TestDeletedTopicFailsSoon(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newFakeMesh(t, 1)
+		topic := m.topic("t", 1, 1<<20)
+		p := newTestProducer(t, m.client(Config{}), ProducerConfig{})
+		if _, err := p.SendSync(soon(t), Record{Topic: "t"}); err != nil {
+			t.Fatal(err)
+		}
+		m.onBatch = func(*fakeBroker, *brokerv1.ProduceBatch, record.Header) fault {
+			delete(m.topics, topic.id) // as the batch arrives
+			return fault{}
+		}
+		start := time.Now()
+		_, err := p.SendSync(soon(t), Record{Topic: "t"})
+		if e := rpc.FromError(err); !rpc.IsReason(err, reasonTopicDeleted) || e.Outcome != outcomeNotDone {
+			t.Errorf("%v", err)
+		}
+		if d := time.Since(start); d > 10*time.Second {
+			t.Errorf("told after %v", d)
+		}
+	})
+}

@@ -27,6 +27,8 @@ type producerPartition struct {
 	mu     sync.Mutex // before the locks of senders
 	acc    accumulator
 	closed bool
+	// checking says that somebody looks whether the topic is still there.
+	checking bool
 
 	// Ends of batches are told one after the other, in order, by one goroutine at a
 	// time and without mu.
@@ -113,6 +115,7 @@ func (pp *producerPartition) pump(now time.Time) {
 		leader, ok := pp.p.client.leader(pp.tp)
 		if !ok {
 			pp.p.client.refreshSoon()
+			pp.checkTopic()
 			pp.acc.hold(now, rpc.Errorf(reasonLeaderUnavailable, "partition %d of topic %q has no leader that is known", pp.tp.Partition, pp.name))
 			break
 		}
@@ -132,6 +135,24 @@ func (pp *producerPartition) pump(now time.Time) {
 	pp.p.timers.set(&pp.timer, pp.acc.due(now))
 }
 
+// checkTopic looks, now and then, whether a topic without a leader is still there,
+// so that its records do not wait for their timeout in vain. The lock is held.
+func (pp *producerPartition) checkTopic() {
+	if pp.checking || pp.acc.failures < 2 {
+		return
+	}
+	pp.checking = true
+	pp.p.client.spawn(func() {
+		_, err := pp.p.client.source.TopicByID(pp.p.ctx, pp.tp.TopicID)
+		pp.mu.Lock()
+		pp.checking = false
+		if rpc.IsReason(err, reasonUnknownTopic, reasonTopicDeleted) {
+			pp.acc.fail(rpc.Errorf(reasonTopicDeleted, "topic %q was deleted while records waited for it: %w", pp.name, err))
+		}
+		pp.unlockAndTell()
+	})
+}
+
 func (pp *producerPartition) send(b *batch, leader Leader, now time.Time) {
 	if b.attempts > 1 {
 		pp.p.retries.Add(1)
@@ -145,7 +166,9 @@ func (pp *producerPartition) send(b *batch, leader Leader, now time.Time) {
 	if err != nil {
 		retry := pp.p.client.mayPass(pp.tp, leader.Addr, err)
 		pp.acc.ended(b, -1, -1, err, retry, now)
+		return
 	}
+	pp.p.refreshUnanswered(now)
 }
 
 // ended takes an answer in.
