@@ -73,15 +73,9 @@ func New(cfg Config, deps service.Deps) (_ *Gateway, err error) {
 	if g.server, err = rpc.NewServer(g.serverConfig(deps)); err != nil {
 		return nil, err
 	}
-	g.handler = handler.New(handler.Config{
-		Limits:   cfg.limits(),
-		Identity: session.Identity{Handshake: rpc.LocalHandshake(), Process: g.process},
-		Mesh:     handler.NewMesh(g.client),
-		Controllers: metadata.NewControllers(metadata.ControllersOptions{
-			Watcher: g.watcher, Discover: g.discover(), Pool: g.pool, Logger: deps.Logger,
-		}),
-		Images: g.watcher, Draining: g.server.Draining(), Logger: deps.Logger, TracerProvider: deps.TracerProvider,
-	})
+	if g.handler, err = handler.New(g.handlerConfig(deps)); err != nil {
+		return nil, err
+	}
 	g.handler.Register(g.server)
 	brokerv1.RegisterMetadataServiceServer(g.server, metadata.NewServer(g.watcher))
 	g.group = lifecycle.New(deps.Logger)
@@ -118,6 +112,22 @@ func (g *Gateway) connect(deps service.Deps) (err error) {
 		DialSource: g.cfg.DialSource, TracerProvider: deps.TracerProvider, Logger: deps.Logger,
 	})
 	return err
+}
+
+func (g *Gateway) handlerConfig(deps service.Deps) handler.Config {
+	cfg := handler.Config{
+		Limits:   g.cfg.limits(),
+		Identity: session.Identity{Handshake: rpc.LocalHandshake(), Process: g.process},
+		Mesh:     handler.NewMesh(g.client),
+		Controllers: metadata.NewControllers(metadata.ControllersOptions{
+			Watcher: g.watcher, Discover: g.discover(), Pool: g.pool, Logger: deps.Logger,
+		}),
+		Images: g.watcher, Draining: g.server.Draining(), Logger: deps.Logger, TracerProvider: deps.TracerProvider,
+	}
+	if deps.Registry != nil {
+		cfg.Registry = deps.Registry
+	}
+	return cfg
 }
 
 func (g *Gateway) serverConfig(deps service.Deps) rpc.ServerConfig {

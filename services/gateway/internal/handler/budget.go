@@ -13,9 +13,11 @@ func (h *Handler) charge(ctx context.Context, bytes int64) (refund func(), err e
 	if err := h.budget.Acquire(ctx, bytes); err != nil {
 		return nil, err
 	}
+	h.metrics.buffered.Add(bytes)
 	var done atomic.Bool
 	return func() {
 		if done.CompareAndSwap(false, true) {
+			h.metrics.buffered.Add(-bytes)
 			h.budget.Release(bytes)
 		}
 	}, nil

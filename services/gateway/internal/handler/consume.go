@@ -118,6 +118,9 @@ func (s *consumeStream) deliver(o session.Outgoing) error {
 	end := s.h.tracing.deliver(s.ctx, o.Message.GetRecords(), o.Event, o.Group)
 	err := s.stream.Send(o.Message)
 	end(err)
+	if r := o.Message.GetRecords(); r != nil && err == nil {
+		s.h.metrics.delivered(r)
+	}
 	return err
 }
 

@@ -532,7 +532,9 @@ func newRig(t *testing.T, change func(*Limits, *fakeMesh, *Config)) *rig {
 	if change != nil {
 		change(&cfg.Limits, r.mesh, &cfg)
 	}
-	r.Handler = New(cfg)
+	if r.Handler, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
 	r.Register(r.server)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

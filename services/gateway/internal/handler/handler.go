@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
@@ -47,6 +48,8 @@ type Config struct {
 	Logger   *slog.Logger
 	// TracerProvider makes spans; nil: none.
 	TracerProvider trace.TracerProvider
+	// Registry takes the metrics; nil: none are kept.
+	Registry prometheus.Registerer
 	// Now is the clock; nil: the system's.
 	Now func() time.Time
 }
@@ -58,6 +61,7 @@ type Handler struct {
 
 	cfg       Config
 	tracing   tracing
+	metrics   *metrics
 	producers *producerPool
 	budget    *semaphore.Weighted // of MaxProduceBytes
 
@@ -66,20 +70,25 @@ type Handler struct {
 	readers        sync.WaitGroup // end with their streams, just after the handlers
 }
 
-// New returns a handler, which must be closed.
-func New(cfg Config) *Handler {
+// New returns a handler, which must be closed. The error is that of the registry.
+func New(cfg Config) (*Handler, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Handler{
+	h := &Handler{
 		cfg:       cfg,
 		tracing:   newTracing(cfg.TracerProvider),
+		metrics:   newMetrics(),
 		producers: newProducerPool(cfg.Mesh, cfg.Limits, cfg.Logger),
 		budget:    semaphore.NewWeighted(cfg.Limits.MaxProduceBytes),
 	}
+	if err := h.register(cfg.Registry); err != nil {
+		return nil, err
+	}
+	return h, nil
 }
 
 // Register adds the public services to a server.

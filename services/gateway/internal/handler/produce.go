@@ -91,7 +91,7 @@ type recordDone struct {
 type sendJob struct {
 	session.ProduceAppend
 	ctx    context.Context
-	finish func(client.Result) // ends its span
+	finish func(client.Result) // ends its span, and counts it
 	refund func()
 
 	mu   sync.Mutex
@@ -168,7 +168,7 @@ func (s *produceStream) receive(m received) error {
 		case session.ProduceAppend:
 			charged = true
 			job := &sendJob{ProduceAppend: e, refund: m.refund, left: len(e.Records)}
-			job.ctx, job.finish = s.h.tracing.publish(s.ctx, e.Topic, len(e.Records), e.Trace)
+			job.ctx, job.finish = s.h.publish(s.ctx, e.Topic, len(e.Records), m.bytes, e.Trace)
 			s.jobs.push(job)
 		}
 	}
@@ -176,6 +176,18 @@ func (s *produceStream) receive(m received) error {
 		m.refund()
 	}
 	return nil
+}
+
+// publish begins the span of a send, and what is measured of it; the returned
+// function ends both.
+func (h *Handler) publish(ctx context.Context, topic string, records int, bytes int64, own *typev1.TraceContext) (context.Context, func(client.Result)) {
+	h.metrics.producedBytes.Add(float64(bytes - int64(records)*session.RecordOverhead))
+	begun := h.cfg.Now()
+	ctx, end := h.tracing.publish(ctx, topic, records, own)
+	return ctx, func(r client.Result) {
+		h.metrics.answered(begun, h.cfg.Now())
+		end(r)
+	}
 }
 
 // acquire finds a producer for the stream.
@@ -320,6 +332,7 @@ func concernsTopic(err error) bool {
 
 // done notes the result of one record; it runs on the producer's goroutines too.
 func (s *produceStream) done(job *sendJob, index int, r client.Result) {
+	s.h.metrics.result(r)
 	job.done(r)
 	s.mu.Lock()
 	s.results = append(s.results, recordDone{job.Seq, index, r})

@@ -30,11 +30,12 @@ func (h *Handler) Send(ctx context.Context, req *gatewayv1.SendRequest) (*gatewa
 		return nil, err
 	}
 	defer release()
-	refund, err := h.charge(ctx, session.SendSize(req, len(req.GetRecords())))
+	bytes := session.SendSize(req, len(req.GetRecords()))
+	refund, err := h.charge(ctx, bytes)
 	if err != nil {
 		return nil, rpc.FromError(err).WithOutcome(typev1.Outcome_OUTCOME_NOT_DONE)
 	}
-	ctx, finish := h.tracing.publish(h.tracing.stream(ctx), req.GetTopic(), len(req.GetRecords()), nil)
+	ctx, finish := h.publish(h.tracing.stream(ctx), req.GetTopic(), len(req.GetRecords()), bytes, nil)
 	results := h.sendAll(ctx, producer, req, refund)
 	ranges := session.Ranges(req.GetTopic(), results)
 	err = sendError(req.GetTopic(), len(req.GetRecords()), ranges)
@@ -68,6 +69,7 @@ func (h *Handler) sendAll(ctx context.Context, producer Producer, req *gatewayv1
 				if finish != nil {
 					finish(result)
 				}
+				h.metrics.result(result)
 				job.done(result)
 				answers <- done{i, result}
 			})
@@ -82,6 +84,7 @@ func (h *Handler) sendAll(ctx context.Context, producer Producer, req *gatewayv1
 		}
 		result := notTakenResult(req.GetTopic(), r, failed)
 		results[i], known[i] = toSessionResult(result), true
+		h.metrics.result(result)
 		job.done(result)
 		if !concernsTopic(failed) {
 			failed = nil

@@ -144,11 +144,11 @@ func (p *Produce) expire(seq int64, s *send) {
 	p.settle()
 }
 
-// recordOverhead is what a record takes in memory beside its bytes, roughly: it
+// RecordOverhead is what a record takes in memory beside its bytes, roughly: it
 // is charged too, so that the smallest records cannot take many times their limit.
-const recordOverhead = 128
+const RecordOverhead = 128
 
 // SendSize is what a send takes of the gateway's memory, in bytes.
 func SendSize(m proto.Message, records int) int64 {
-	return int64(proto.Size(m)) + int64(records)*recordOverhead
+	return int64(proto.Size(m)) + int64(records)*RecordOverhead
 }
