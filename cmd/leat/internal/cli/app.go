@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -87,7 +88,12 @@ func (a *app) watchSignals(ctx context.Context, cancel context.CancelFunc) {
 // after the request timeout.
 func (a *app) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, a.requestTimeout)
-	stop := context.AfterFunc(ctx, func() {})
+	return ctx, a.cancelOnInterrupt(ctx, cancel)
+}
+
+// cancelOnInterrupt has the first signal cancel a context; the function it
+// returns cancels it too, and is to be called in any case.
+func (a *app) cancelOnInterrupt(ctx context.Context, cancel context.CancelFunc) context.CancelFunc {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -97,8 +103,7 @@ func (a *app) callContext(ctx context.Context) (context.Context, context.CancelF
 		case <-ctx.Done():
 		}
 	}()
-	return ctx, func() {
-		stop()
+	return func() {
 		cancel()
 		<-done
 	}
@@ -118,6 +123,9 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	isOwn := errors.As(err, &own)
 	if isOwn && own.Quiet {
 		return own.Code
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return exit.OK // whoever read the output has seen enough
 	}
 	if a.interrupted.Load() && (!isOwn || own.Code == exit.Failed) {
 		fmt.Fprintf(a.Err, "%s: interrupted\n", name)

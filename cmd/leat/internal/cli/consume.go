@@ -248,7 +248,7 @@ func endsOf(ctx context.Context, admin gatewayv1.AdminServiceClient, topic strin
 func (a *app) printConsumed(s consume.Summary) {
 	rate := float64(s.Records) / max(s.Elapsed.Seconds(), 1e-9)
 	if !s.OutputClosed {
-		fmt.Fprintf(a.Err, "%s records, %s in %s, %s records/s\n", output.Count(s.Records), output.Bytes(s.Bytes), output.Duration(s.Elapsed), output.Count(int64(rate)))
+		fmt.Fprintf(a.Err, "%s, %s in %s, %s records/s\n", output.Records(s.Records), output.Bytes(s.Bytes), output.Duration(s.Elapsed), output.Count(int64(rate)))
 	}
 }
 

@@ -59,8 +59,7 @@ has the n-th port of its block:
   peers P+100); operations HTTP: gateway P+120, controller P+140, coordinator
   P+160, broker P+180
 With --per-process-ip the address is 127.0.K.n, with K 1 for etcd, 2 controller,
-3 coordinator, 4 broker, 5 gateway; each process also dials from it, except that
-etcd itself reaches its peers from 127.0.0.1.
+3 coordinator, 4 broker, 5 gateway, and each process also dials from it.
 
 The data folder holds
   <service>-<n>/           what the process keeps; a broker's logs are in
@@ -110,14 +109,7 @@ func newEtcdCommand(a *app) *cobra.Command {
 		Example: "  leat etcd --name=etcd-1 --dir=D/etcd-1 --listen=127.0.0.1:5408 --peer=127.0.0.1:5428 --initial-cluster=etcd-1=http://127.0.0.1:5428",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithCancel(cmd.Context())
-			defer cancel()
-			go func() {
-				select {
-				case <-a.interrupt:
-					cancel()
-				case <-ctx.Done():
-				}
-			}()
+			defer a.cancelOnInterrupt(ctx, cancel)()
 			err := dev.RunEtcd(ctx, c, func() {})
 			if err == nil && cmd.Context().Err() == nil {
 				return nil
@@ -130,6 +122,7 @@ func newEtcdCommand(a *app) *cobra.Command {
 	fs.StringVar(&c.Dir, "dir", "", "its data folder")
 	fs.StringVar(&c.Listen, "listen", "", "address for clients")
 	fs.StringVar(&c.Peer, "peer", "", "address for other members")
+	fs.StringVar(&c.Source, "source", "", "IP address to reach other members from")
 	fs.StringVar(&c.InitialCluster, "initial-cluster", "", "all members, name=http://host:port with commas between")
 	fs.StringVar(&c.AddrFile, "addr-file", "", "file that gets the address once it serves")
 	return cmd

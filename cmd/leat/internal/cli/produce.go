@@ -235,7 +235,7 @@ func silentUnless(code int, err error) error {
 func (a *app) printProduced(s produce.Summary, acks typev1.Acks) {
 	rate := float64(s.Records) / max(s.Elapsed.Seconds(), 1e-9)
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s records, %s in %s, %s records/s", output.Count(s.Records), output.Bytes(s.Bytes), output.Duration(s.Elapsed), output.Count(int64(rate)))
+	fmt.Fprintf(&b, "%s, %s in %s, %s records/s", output.Records(s.Records), output.Bytes(s.Bytes), output.Duration(s.Elapsed), output.Count(int64(rate)))
 	if acks == typev1.Acks_ACKS_NONE {
 		fmt.Fprintf(&b, "; handed over %s", output.Count(s.Acked))
 	} else {
@@ -268,7 +268,7 @@ func (f *failures) add(r produce.Result) {
 	}
 	kind := "failed"
 	if r.Unknown {
-		kind = "have an unknown outcome"
+		kind = "of unknown outcome"
 	}
 	key := kind + ": " + rpc.ReasonName(r.Err.Reason)
 	if f.counts[key] == 0 {
@@ -281,7 +281,7 @@ func (f *failures) print() {
 	for _, key := range f.order {
 		kind, _, _ := strings.Cut(key, ":")
 		message, next, _ := describe(f.first[key])
-		fmt.Fprintf(f.a.Err, "leat produce: %s records %s: %s\n", output.Count(f.counts[key]), kind, message)
+		fmt.Fprintf(f.a.Err, "leat produce: %s %s: %s\n", output.Records(f.counts[key]), kind, message)
 		if next != "" {
 			fmt.Fprintf(f.a.Err, "  Next: %s\n", next)
 		}

@@ -22,6 +22,7 @@ type EtcdConfig struct {
 	Dir            string
 	Listen, Peer   string // host:port for clients and for the other members
 	InitialCluster string // name=http://host:port of all members, with commas between
+	Source         string // IP address to reach the other members from; "" is the system's choice
 	Log            string // a file, or stderr
 	AddrFile       string // gets Listen once the member serves; "" for none
 }
@@ -36,16 +37,21 @@ func RunEtcd(ctx context.Context, c EtcdConfig, ready func()) error {
 	if err := movePeers(c.Dir, c.InitialCluster); err != nil {
 		return fmt.Errorf("tell %s the new addresses of its peers: %w", c.Name, err)
 	}
-	e, err := embed.StartEtcd(cfg)
+	var m member
+	if c.Source == "" {
+		m, err = startEmbedded(cfg)
+	} else {
+		m, err = startSourced(cfg, c.Source)
+	}
 	if err != nil {
 		return fmt.Errorf("start %s: %w", c.Name, err)
 	}
-	defer e.Close()
+	defer m.close()
 	select {
-	case <-e.Server.ReadyNotify():
-	case err := <-e.Err():
+	case <-m.ready():
+	case err := <-m.failed():
 		return fmt.Errorf("%s: %w", c.Name, err)
-	case <-e.Server.StopNotify():
+	case <-m.stopped():
 		return fmt.Errorf("%s stopped while it was starting; its log tells why", c.Name)
 	case <-ctx.Done():
 		return nil
@@ -57,9 +63,9 @@ func RunEtcd(ctx context.Context, c EtcdConfig, ready func()) error {
 	}
 	ready()
 	select {
-	case err := <-e.Err():
+	case err := <-m.failed():
 		return fmt.Errorf("%s: %w", c.Name, err)
-	case <-e.Server.StopNotify():
+	case <-m.stopped():
 		return fmt.Errorf("%s stopped by itself; its log tells why", c.Name)
 	case <-ctx.Done():
 		if c.AddrFile != "" {

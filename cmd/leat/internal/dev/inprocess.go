@@ -76,7 +76,7 @@ func (s *inProcess) start(in *instance) (life, error) {
 func (s *inProcess) etcd(ctx context.Context, in *instance, ready func()) error {
 	return RunEtcd(ctx, EtcdConfig{
 		Name: in.name, Dir: s.folder.instance(in.name), Listen: in.listen, Peer: in.peer, InitialCluster: s.plan.initialCluster(),
-		Log: s.folder.log(in.name), AddrFile: s.folder.addr(in.name),
+		Source: in.settings[etcdSource], Log: s.folder.log(in.name), AddrFile: s.folder.addr(in.name),
 	}, ready)
 }
 

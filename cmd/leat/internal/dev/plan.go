@@ -41,6 +41,9 @@ var (
 	ipOctets = map[string]int{kindEtcd: 1, kindController: 2, kindCoordinator: 3, kindBroker: 4, kindGateway: 5}
 )
 
+// etcdSource is the one setting of etcd in the plan: EtcdConfig.Source.
+const etcdSource = "source"
+
 // Options say what mesh to run.
 type Options struct {
 	// Data is the folder of the mesh; empty is a fresh temporary one.
@@ -121,6 +124,9 @@ func newInstance(o *Options, f folder, kind string, n int) *instance {
 	in.listen = at(portBlocks[kind])
 	if kind == kindEtcd {
 		in.peer = at(etcdPeers)
+		if o.PerProcessIP {
+			in.settings[etcdSource] = in.host
+		}
 		return in
 	}
 	in.ops = at(opsBlocks[kind])

@@ -63,7 +63,8 @@ func (s *processes) close() { close(s.spawns) }
 func (s *processes) command(in *instance) *exec.Cmd {
 	if in.kind == kindEtcd {
 		return exec.Command(s.self, "etcd", "--name="+in.name, "--dir="+s.folder.instance(in.name), "--listen="+in.listen,
-			"--peer="+in.peer, "--initial-cluster="+s.plan.initialCluster(), "--addr-file="+s.folder.addr(in.name))
+			"--peer="+in.peer, "--source="+in.settings[etcdSource],
+			"--initial-cluster="+s.plan.initialCluster(), "--addr-file="+s.folder.addr(in.name))
 	}
 	return exec.Command(s.binary(in.kind), in.arguments()...)
 }

@@ -110,15 +110,13 @@ func (s *supervisor) run(ctx context.Context, began time.Time) error {
 	s.say("data folder: %s", s.folder)
 	starting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stopped := context.AfterFunc(starting, func() {})
-	defer stopped()
-	go func() {
+	s.watches.Go(func() {
 		select {
 		case <-s.o.Interrupt:
 			cancel()
 		case <-starting.Done():
 		}
-	}()
+	})
 	err = s.startAll(starting)
 	interrupted := starting.Err() != nil
 	if err == nil {
@@ -132,6 +130,7 @@ func (s *supervisor) run(ctx context.Context, began time.Time) error {
 		s.say("stopping before the mesh was ready")
 		err = nil
 	}
+	cancel()
 	control.close()
 	s.stopAll(ctx)
 	s.watches.Wait()
@@ -270,6 +269,11 @@ func (s *supervisor) stopAll(ctx context.Context) {
 	slices.Reverse(kinds)
 	for _, kind := range kinds {
 		var group errgroup.Group
+		if kind == kindEtcd {
+			// A leading etcd hands over before it stops, and waits in vain for one that
+			// stops too.
+			group.SetLimit(1)
+		}
 		for _, in := range s.plan.of(kind) {
 			group.Go(func() error {
 				s.end(ctx, s.units[in.name])

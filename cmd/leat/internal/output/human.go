@@ -37,6 +37,14 @@ func Count(n int64) string {
 	return sign + b.String()
 }
 
+// Records is a number of records for people.
+func Records(n int64) string {
+	if n == 1 {
+		return "1 record"
+	}
+	return Count(n) + " records"
+}
+
 // Offset is an offset for people: "-" where there is none.
 func Offset(n int64) string {
 	if n < 0 {

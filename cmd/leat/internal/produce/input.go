@@ -165,7 +165,7 @@ func (in *Input) readLine() (line []byte, tooLong bool, err error) {
 	in.line = in.line[:0]
 	for {
 		piece, err := in.r.ReadSlice('\n')
-		if len(in.line)+len(piece) > MaxRecordBytes+1 {
+		if len(in.line)+len(bytes.TrimSuffix(piece, []byte("\n"))) > MaxRecordBytes {
 			tooLong = true
 		}
 		if !tooLong {
