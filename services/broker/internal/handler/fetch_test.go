@@ -52,8 +52,8 @@ func TestCredit(t *testing.T) {
 	// Without credit nothing comes but errors and news; deletion tells, since it
 	// comes after whatever was sent before.
 	h.ctl.DeleteTopic(id, brokerID)
-	if _, err := f.partitionError(); err.Reason != typev1.ErrorReason_ERROR_REASON_TOPIC_DELETED {
-		t.Fatalf("got %v", err)
+	if resp, _ := f.recv(); resp.GetPartitionError().GetError().GetReason() != typev1.ErrorReason_ERROR_REASON_TOPIC_DELETED {
+		t.Fatalf("without credit came %v", resp)
 	}
 	id = h.topic("u", 1, nil)
 	for range 3 {
@@ -216,7 +216,12 @@ func TestReaderThatDoesNotReadIsBounded(t *testing.T) {
 	before := fetchedBytes(t, h)
 	f := h.fetcher(1<<40, 1<<16) // credit without end, and it never reads
 	f.add(1, id, 0, 0)
-	g := h.fetcher(1<<40, 1<<16)
+	conn, err := rpc.Dial(h.addr, rpc.DialConfig{}) // a window of its own
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	g := (&harness{t: t, client: brokerv1.NewLogServiceClient(conn)}).fetcher(1<<40, 1<<16)
 	g.add(1, id, 0, 0)
 	g.values(200) // meanwhile another one gets everything
 	read := fetchedBytes(t, h) - before - 200*60_000

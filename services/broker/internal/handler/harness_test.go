@@ -32,7 +32,7 @@ const brokerID = 1
 // harness is a broker without a registration key: disks in memory, replicas by
 // the metadata of a made-up controller, handlers on loopback.
 type harness struct {
-	t        *testing.T
+	t        testing.TB
 	ctl      *brokertest.Controller
 	fs       vfs.FS
 	store    *store.Store
@@ -50,13 +50,17 @@ type harnessOptions struct {
 	tracer      trace.Tracer
 	maxInFlight int
 	bootID      string
+	dirs        []string
 }
 
 // start runs a broker over a controller until the test ends or stop is called.
-func start(t *testing.T, ctl *brokertest.Controller, o harnessOptions) *harness {
+func start(t testing.TB, ctl *brokertest.Controller, o harnessOptions) *harness {
 	t.Helper()
 	if o.fs == nil {
 		o.fs = memfs.New()
+	}
+	if o.dirs == nil {
+		o.dirs = []string{"/disk1", "/disk2"}
 	}
 	if o.incarnation == 0 {
 		o.incarnation = 7
@@ -67,7 +71,7 @@ func start(t *testing.T, ctl *brokertest.Controller, o harnessOptions) *harness 
 	h := &harness{t: t, ctl: ctl, fs: o.fs}
 	self := &typev1.Process{Id: brokerID, Incarnation: o.incarnation}
 	var err error
-	h.store, err = store.Open(store.Options{FS: o.fs, Dirs: []string{"/disk1", "/disk2"}, BrokerID: brokerID, Incarnation: o.incarnation, BootID: o.bootID})
+	h.store, err = store.Open(store.Options{FS: o.fs, Dirs: o.dirs, BrokerID: brokerID, Incarnation: o.incarnation, BootID: o.bootID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +212,7 @@ func (h *harness) awaitLeader(id topicid.ID, n int32) {
 
 // producer is an open produce stream.
 type producer struct {
-	t      *testing.T
+	t      testing.TB
 	stream brokerv1.LogService_ProduceClient
 	next   int64
 	got    map[int64]*brokerv1.ProduceResult
@@ -293,7 +297,7 @@ func encode(t testing.TB, values ...string) []byte {
 
 // fetcher is an open fetch stream.
 type fetcher struct {
-	t      *testing.T
+	t      testing.TB
 	stream brokerv1.LogService_FetchClient
 }
 

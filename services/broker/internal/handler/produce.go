@@ -179,13 +179,26 @@ func (h *Handlers) check(r *replica.Replica, b *brokerv1.ProduceBatch, payload *
 	limit := min(int(r.Config().MaxMessageBytes), h.cfg.MaxBatchBytes)
 	header, err := record.Validate(payload.Vecs(), record.ValidateOptions{MaxBytes: limit, Fresh: true, AllowControl: r.Internal})
 	if err == nil && h.cfg.ValidateRecords {
-		err = record.ValidateRecords(payload.Vecs(), h.cfg.MaxDecodedBytes)
+		err = h.checkRecords(payload)
 	}
 	if err != nil {
 		return nil, replica.BatchError(err, r.Topic, limit)
 	}
 	batch.Header = header
 	return batch, nil
+}
+
+// checkRecords looks at every record. A batch that came in pieces is put together
+// in pooled memory for it.
+func (h *Handlers) checkRecords(payload *rpc.Payload) error {
+	vecs := payload.Vecs()
+	if len(vecs) < 2 {
+		return record.ValidateRecords(vecs, h.cfg.MaxDecodedBytes)
+	}
+	buf := rpc.GetBuffer(payload.Len())
+	defer buf.Free()
+	record.CopyVec(buf.Bytes(), vecs)
+	return record.ValidateRecords([][]byte{buf.Bytes()}, h.cfg.MaxDecodedBytes)
 }
 
 // enter takes a place in the window for a batch of a partition. Beyond its half

@@ -76,7 +76,7 @@ func (m *Manager) retire(k store.Key) {
 	r.step(partition.Deleted{})
 	r.gone = true
 	r.mu.Unlock()
-	r.syncs.Wait()
+	r.awaitQuiet()
 }
 
 // applyDeletions deletes what deletion records name, and has it confirmed.

@@ -19,6 +19,7 @@
 // Lock order: replica, then whatever Done and subscribers lock. The manager's
 // lock is never held while a replica's is taken by it, nor the reverse.
 //
-// An idle replica has no goroutine. A sync runs on one of its own while appends
-// go on; whoever waits for it is answered together.
+// An idle replica has no goroutine. While there is something to append one
+// goroutine appends, and beside it at most one syncs; whoever waits for a sync is
+// answered together.
 package replica

@@ -10,22 +10,52 @@ import (
 	"github.com/leat-io/leat/libs/record"
 )
 
-// drain carries out appends until the core asks for no more. The caller holds mu,
-// which is released during the I/O; while one goroutine drains, others only
-// queue.
-func (r *Replica) drain() {
+// startAppending has a goroutine carry out appends until the core asks for no
+// more, so that a disk that hangs holds up nobody but its own partitions. The
+// caller holds mu.
+func (r *Replica) startAppending() {
 	if r.draining {
 		return
 	}
 	r.draining = true
-	for r.toAppend != nil {
-		a := r.toAppend
-		r.toAppend = nil
-		r.appendOne(a)
-	}
-	r.draining = false
+	r.begin(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for r.toAppend != nil {
+			a := r.toAppend
+			r.toAppend = nil
+			r.appendOne(a)
+		}
+		r.draining = false
+	})
 }
 
+// begin runs a goroutine that awaitQuiet waits for. The caller holds mu.
+func (r *Replica) begin(run func()) {
+	r.ops++
+	go func() {
+		defer func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.ops--; r.ops == 0 {
+				r.quiet.Broadcast()
+			}
+		}()
+		run()
+	}()
+}
+
+// awaitQuiet waits until nothing appends or syncs.
+func (r *Replica) awaitQuiet() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.ops > 0 {
+		r.quiet.Wait()
+	}
+}
+
+// appendOne hands one batch to the log. The caller holds mu, which is released
+// during the I/O.
 func (r *Replica) appendOne(a *partition.Append) {
 	b := r.batches[a.Req]
 	r.current = b
@@ -65,11 +95,9 @@ func refusedBatch(err error) bool {
 	return errors.As(err, &large) || errors.As(err, &invalid) || errors.As(err, &corrupt)
 }
 
-// startSync runs one sync beside the appends.
+// startSync runs one sync beside the appends. The caller holds mu.
 func (r *Replica) startSync(op int64) {
-	r.syncs.Add(1)
-	go func() {
-		defer r.syncs.Done()
+	r.begin(func() {
 		began := time.Now()
 		r.syncSince.Store(int64(r.m.now()))
 		end, err := r.log.Sync()
@@ -82,8 +110,7 @@ func (r *Replica) startSync(op int64) {
 			return
 		}
 		r.step(&partition.Synced{Op: op, End: end})
-		r.drain()
-	}()
+	})
 }
 
 // failed takes the replica down after an I/O error, and its disk unless the disk

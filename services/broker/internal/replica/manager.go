@@ -262,7 +262,6 @@ func (m *Manager) tick() {
 		}
 		r.mu.Lock()
 		r.step(partition.Tick{Now: now})
-		r.drain()
 		idle := r.core.Idle()
 		r.mu.Unlock()
 		if !idle {
@@ -325,7 +324,7 @@ func (m *Manager) Stop(ctx context.Context) error {
 			case <-tick.C:
 			}
 		}
-		r.syncs.Wait()
+		r.awaitQuiet()
 	}
 	return err
 }
@@ -333,7 +332,7 @@ func (m *Manager) Stop(ctx context.Context) error {
 func (r *Replica) idle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.Idle() && !r.draining
+	return r.core.Idle() && r.ops == 0
 }
 
 // confirmLoop tells the controller of deletions until it has heard.

@@ -30,7 +30,6 @@ type Replica struct {
 	stored  *store.Replica // nil: missing
 	verdict store.Verdict
 	config  atomic.Pointer[topicconfig.Config]
-	syncs   sync.WaitGroup
 
 	// Owned by the manager's Apply.
 	appliedPartition *controllerv1.Partition
@@ -46,6 +45,8 @@ type Replica struct {
 	toAppend *partition.Append // at most one, carried out by drain
 	draining bool
 	current  *Batch // with the log
+	ops      int    // goroutines that append or sync
+	quiet    *sync.Cond
 	readers  map[*subscription]struct{}
 	ring     spanRing
 	refused  *rpc.Error // what the log said to the append it refused last
@@ -94,6 +95,7 @@ func newReplica(m *Manager, key store.Key, topic string, internal bool, stored *
 		Key: key, Topic: topic, Internal: internal, m: m, stored: stored, verdict: verdict,
 		core: partition.New(m.cfg.Self), batches: map[int64]*Batch{}, readers: map[*subscription]struct{}{},
 	}
+	r.quiet = sync.NewCond(&r.mu)
 	if stored != nil {
 		r.log = stored.Log
 	}
@@ -147,16 +149,15 @@ func (r *Replica) Produce(b *Batch) {
 		Req: req, LeaderEpoch: b.LeaderEpoch, Acks: b.Acks, Now: now, Deadline: now + b.Timeout,
 		Records: b.Header.LastOffsetDelta + 1, Fence: b.Fence,
 	})
-	r.drain()
 }
 
-// step applies an event and carries out the effects. The caller holds mu and
-// calls drain afterwards if the event may lead to an append.
+// step applies an event and carries out the effects. The caller holds mu.
 func (r *Replica) step(ev partition.Event) {
 	for _, e := range r.core.Step(ev) {
 		switch e := e.(type) {
 		case *partition.Append:
 			r.toAppend = e
+			r.startAppending()
 		case *partition.Sync:
 			r.startSync(e.Op)
 		case *partition.Reply:
