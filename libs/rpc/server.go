@@ -47,6 +47,9 @@ type ServerConfig struct {
 	MaxStreams uint32
 	// Keepalive is the policy towards clients; zero: DefaultKeepalivePolicy.
 	Keepalive KeepalivePolicy
+	// PingAfter is the silence on a connection after which the server pings its
+	// client, who has as long to answer before it is cut off; at least 1 s; 0: 15 s.
+	PingAfter time.Duration
 	// StreamGrace is how long streams may go on once a shutdown has begun and no
 	// unary call is left; 0: 1 s.
 	StreamGrace time.Duration
@@ -88,6 +91,9 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.MaxStreams == 0 {
 		cfg.MaxStreams = 10_000
 	}
+	if cfg.PingAfter <= 0 {
+		cfg.PingAfter = 15 * time.Second
+	}
 	if cfg.StreamGrace <= 0 {
 		cfg.StreamGrace = time.Second
 	}
@@ -111,7 +117,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.WaitForHandlers(true),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.PingAfter, Timeout: cfg.PingAfter}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: cfg.Keepalive.MinTime, PermitWithoutStream: cfg.Keepalive.PermitWithoutStream,
 		}),

@@ -182,19 +182,34 @@ func partitioner(p gatewayv1.Partitioner) client.PartitionerFactory {
 	return client.Murmur2
 }
 
-// stepUp rounds a duration up to 1, 2 or 5 times a power of ten of the unit; up to
-// zero it stays.
+// steps are the values that durations are rounded to, in units.
+func steps() []time.Duration {
+	return []time.Duration{1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600, 10_000}
+}
+
+// stepUp rounds a duration up to a step; zero stays.
 func stepUp(d, unit time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
 	}
-	for step := unit; ; step *= 10 {
-		for _, m := range []time.Duration{1, 2, 5} {
-			if d <= m*step {
-				return m * step
-			}
+	all := steps()
+	for _, s := range all {
+		if d <= s*unit {
+			return s * unit
 		}
 	}
+	return all[len(all)-1] * unit
+}
+
+// stepDown rounds a duration down to a step, the first at least.
+func stepDown(d, unit time.Duration) time.Duration {
+	best := unit
+	for _, s := range steps() {
+		if s*unit <= d {
+			best = s * unit
+		}
+	}
+	return best
 }
 
 // String is for logs.

@@ -409,15 +409,43 @@ func TestProducersAreShared(t *testing.T) {
 	r.open(t, ctx, third.GetOpen())
 }
 
-func TestStepUp(t *testing.T) {
+func TestSteps(t *testing.T) {
 	for d, want := range map[time.Duration]time.Duration{
-		0: 0, time.Microsecond: time.Millisecond, time.Millisecond: time.Millisecond, 3 * time.Millisecond: 5 * time.Millisecond,
-		5 * time.Millisecond: 5 * time.Millisecond, 51 * time.Millisecond: 100 * time.Millisecond, 2 * time.Minute: 200 * time.Second,
+		0: 0, time.Microsecond: time.Millisecond, time.Millisecond: time.Millisecond, 6 * time.Millisecond: 7 * time.Millisecond,
+		5 * time.Millisecond: 5 * time.Millisecond, 10 * time.Second: 10 * time.Second, time.Hour: 10 * time.Second,
 	} {
 		if got := stepUp(d, time.Millisecond); got != want {
 			t.Errorf("%s up to %s, want %s", d, got, want)
 		}
 	}
+	for d, want := range map[time.Duration]time.Duration{
+		time.Millisecond: time.Second, 4999 * time.Millisecond: 4 * time.Second, 2 * time.Minute: 2 * time.Minute, 3 * time.Hour: 10_000 * time.Second,
+	} {
+		if got := stepDown(d, time.Second); got != want {
+			t.Errorf("%s down to %s, want %s", d, got, want)
+		}
+	}
+}
+
+// TestSendSettings: a call's deadline is kept by the producer, so that it can still
+// tell in time what was never sent.
+func TestSendSettings(t *testing.T) {
+	var h held
+	r := newRig(t, func(_ *Limits, m *fakeMesh, _ *Config) { m.onSend = h.onSend })
+	ctx, cancel := context.WithTimeout(testContext(t), 6900*time.Millisecond)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := r.produce.Send(ctx, &gatewayv1.SendRequest{Topic: "a", Records: []*gatewayv1.ProduceRecord{rec("x")}}); err == nil {
+			t.Error("it was cancelled")
+		}
+	})
+	eventually(t, "the record was handed over", func() bool { return h.count() == 1 })
+	if d := r.mesh.producers[0].cfg.DeliveryTimeout; d != 5*time.Second {
+		t.Errorf("delivery timeout %s", d)
+	}
+	cancel()
+	wg.Wait()
+	h.letGo()
 }
 
 func TestStreamLimit(t *testing.T) {

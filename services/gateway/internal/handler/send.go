@@ -2,6 +2,7 @@ package handler
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -24,6 +25,10 @@ func (h *Handler) Send(ctx context.Context, req *gatewayv1.SendRequest) (*gatewa
 	settings, err := session.UnarySettings(req, h.cfg.Limits.Produce)
 	if err != nil {
 		return nil, err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		// The producer knows what was never sent, if it has the last word.
+		settings.DeliveryTimeout = min(settings.DeliveryTimeout, stepDown(deadline.Sub(h.cfg.Now()), time.Second))
 	}
 	producer, release, err := h.producers.get(settings)
 	if err != nil {

@@ -123,6 +123,7 @@ type Consume struct {
 	batch        *batch    // what is being handed out
 	progress     []*part   // whose progress is due, each once
 
+	starts     []*part // whose start is to be committed
 	commits    map[int64]*commit
 	lastOp     int64
 	lastSeq    int64
@@ -162,6 +163,7 @@ func (c *Consume) Ended() (bool, error) {
 
 // TakeEffects returns what there is to do, in order, and forgets it.
 func (c *Consume) TakeEffects() []ConsumeEffect {
+	c.commitStarts()
 	e := c.effects
 	c.effects = nil
 	return e
@@ -341,7 +343,10 @@ func (c *Consume) end(err error) {
 		return
 	}
 	c.dropBatch(nil)
-	c.progress = nil
+	c.progress, c.starts = nil, nil
+	for _, p := range c.parts {
+		c.stop(p) // the client may take a while to read that it is over
+	}
 	c.state, c.endErr = ConsumeEnded, err
 }
 
@@ -428,6 +433,7 @@ func (c *Consume) leave(time.Time) {
 	for _, p := range c.parts {
 		c.stop(p)
 	}
+	c.commitStarts()
 	c.autoCommit(nil)
 	c.settle()
 }

@@ -104,6 +104,24 @@ func (c *Consume) autoCommit(only *part) {
 	}
 }
 
+// commitStarts commits where partitions start that had no committed offset: "latest"
+// would mean another place after a restart, and what came between would be lost.
+func (c *Consume) commitStarts() {
+	starts := c.starts
+	c.starts = nil
+	co := &commit{}
+	for _, p := range starts {
+		if c.parts[p.id] != p || p.revokeDone || c.state == ConsumeEnded {
+			continue
+		}
+		co.positions = append(co.positions, &gatewayv1.ConsumePosition{Topic: p.topic, Partition: p.id.Partition, NextOffset: p.position})
+		co.parts = append(co.parts, p)
+	}
+	if len(co.positions) > 0 {
+		c.commit(co)
+	}
+}
+
 // autoPending reports whether an auto-commit has no answer yet.
 func (c *Consume) autoPending() bool {
 	for _, co := range c.commits {

@@ -22,6 +22,7 @@ type part struct {
 
 	tag       int64 // of the newest asking; what comes under another one is old
 	resolving bool  // the place to start at is not known yet
+	first     bool  // it starts where nothing was committed before
 	announced bool  // assigned was sent
 	failed    bool  // an error stopped it; a seek goes on
 	fetching  bool  // a ConsumeFetch is out that no ConsumeStop followed
@@ -252,6 +253,7 @@ func (c *Consume) add(a client.AssignedPartition, cause string) {
 			return
 		}
 		spec = c.startSpec()
+		p.first = c.settings.Group != ""
 	}
 	c.resolve(p, spec)
 }
@@ -322,6 +324,10 @@ func (c *Consume) start(p *part) {
 	p.resolving = false
 	p.told = p.position
 	c.announce(p)
+	if p.first {
+		p.first = false
+		c.starts = append(c.starts, p)
+	}
 	if p.end >= 0 {
 		p.ended = p.position >= p.end
 	}
@@ -422,7 +428,7 @@ func (c *Consume) seek(m *gatewayv1.ConsumeSeek) {
 	}
 	c.dropBatch(p)
 	c.stop(p)
-	p.seekID, p.ended, p.failed, p.lastEpoch = m.GetSeekId(), false, false, -1
+	p.seekID, p.ended, p.failed, p.first, p.lastEpoch = m.GetSeekId(), false, false, false, -1
 	if spec != nil {
 		p.position = -1
 		c.resolve(p, spec)

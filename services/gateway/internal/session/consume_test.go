@@ -104,6 +104,8 @@ func TestConsumeEveryStateAndMessage(t *testing.T) {
 		ConsumeActive: same("ACTIVE", with(map[string]string{
 			"seek": "* stop 0 * fetch 0@50 epoch -1", "pause": "* stop 0", "leave": "LEAVING * stop 0 * leave", "half-close": "LEAVING * stop 0 * leave",
 			"drain": "DRAINING * stop 0 < drain",
+			"open":  "ENDED/STREAM_PROTOCOL * stop 0", "empty": "ENDED/STREAM_PROTOCOL * stop 0", "bad credit": "ENDED/INVALID_REQUEST * stop 0",
+			"fenced": "ENDED/MEMBER_FENCED * stop 0 < fenced MEMBER_FENCED/REJOIN", "1min": "ENDED/MEMBER_FENCED * stop 0 < fenced MEMBER_FENCED/REJOIN",
 		})),
 		ConsumeDraining: same("DRAINING", with(map[string]string{
 			"leave": "LEAVING * leave", "half-close": "ENDED/OK", "10s": "ENDED/DRAINING", "1min": "ENDED/DRAINING",
@@ -153,20 +155,22 @@ func TestGroupStory(t *testing.T) {
 	h.assign(1, "0@5", "1")
 	h.expect("* ack 1 [0 1]", "* fetch 0@5 epoch -1", "* resolve 1 place:PLACE_EARLIEST", "< assigned 0@5")
 	h.c.Resolved(h.now, ResolveResult{Partition: partA(1), Tag: h.tag(1), Offset: 0})
-	h.expect("* fetch 1@0 epoch -1", "< assigned 1@0")
+	h.expect("* fetch 1@0 epoch -1", "* commit #1 1@0", "< assigned 1@0") // the start, where nothing was committed
+	h.c.Committed(h.now, 1, client.CommitResult{}, nil)
+	h.expect()
 
 	h.fetched(0, 8, 5, 6, 7)
 	h.expect("< records 0 5 6 7 next 8")
 	h.recv(msgCommit(1, position(0, 6)))
-	h.expect("* commit #1 0@6")
-	h.c.Committed(h.now, 1, client.CommitResult{}, nil)
+	h.expect("* commit #2 0@6")
+	h.c.Committed(h.now, 2, client.CommitResult{}, nil)
 	h.expect("< committed 1 0@6")
 
 	h.recv(msgRelease(position(0, 8)))
 	h.now = h.now.Add(5 * time.Second)
 	h.c.Tick(h.now)
-	h.expect("* commit #2 0@8")
-	h.c.Committed(h.now, 2, client.CommitResult{}, nil)
+	h.expect("* commit #3 0@8")
+	h.c.Committed(h.now, 3, client.CommitResult{}, nil)
 	h.expect() // an auto-commit that went well is not told
 	h.now = h.now.Add(5 * time.Second)
 	h.c.Tick(h.now)
@@ -176,15 +180,15 @@ func TestGroupStory(t *testing.T) {
 	h.assign(2, "1@0")
 	h.expect("* stop 0", "* revoking [0]", "< revoke 0 within 1m0s") // and no records of 0
 	h.recv(msgRevoking(0)).recv(msgRelease(position(0, 9))).recv(msgRevoked(0))
-	h.expect("* commit #3 0@9") // what was released, before it is let go
-	h.c.Committed(h.now, 3, client.CommitResult{}, nil)
+	h.expect("* commit #4 0@9") // what was released, before it is let go
+	h.c.Committed(h.now, 4, client.CommitResult{}, nil)
 	h.expect("* ack 2 [1]")
 
 	h.recv(msgCommit(2, position(0, 9), position(1, 1)))
-	h.expect("* commit #4 1@1")
+	h.expect("* commit #5 1@1")
 	h.recv(msgLeave())
 	h.expect("* stop 1")
-	h.c.Committed(h.now, 4, client.CommitResult{}, nil)
+	h.c.Committed(h.now, 5, client.CommitResult{}, nil)
 	h.expect("* leave", "< committed 2 1@1 0!STALE_COMMIT/DROP_PARTITION")
 	h.c.Left()
 	h.expect("< closed")
@@ -431,6 +435,23 @@ func TestStartAt(t *testing.T) {
 	h := newHarness(t).group(&gatewayv1.ConsumeOpen{StartAt: gatewayv1.StartAt_START_AT_TIMESTAMP, StartTimestampMs: 1}).assign(1, "0").forget()
 	h.c.Resolved(h.now, ResolveResult{Partition: partA(0), Tag: h.tag(0), Offset: -1})
 	h.expect("* resolve 0 place:PLACE_LATEST")
+}
+
+// TestStartIsCommitted: where a group starts without a committed offset is committed
+// once, also on the way out; not what a client or an earlier commit says.
+func TestStartIsCommitted(t *testing.T) {
+	h := newHarness(t).group(&gatewayv1.ConsumeOpen{StopAtEnd: true}).assign(1, "0", "1", "2@4").forget()
+	h.c.Resolved(h.now, ResolveResult{Partition: partA(0), Tag: h.tag(0), Offset: 7, End: 7})
+	h.c.Resolved(h.now, ResolveResult{Partition: partA(1), Tag: h.tag(1), Offset: 8, End: 8})
+	h.c.Resolved(h.now, ResolveResult{Partition: partA(2), Tag: h.tag(2), Offset: -1, End: 4})
+	h.expect("* commit #1 0@7 1@8", "< assigned 0@7", "< assigned 1@8", "< assigned 2@4")
+	h.c.Committed(h.now, 1, client.CommitResult{}, nil)
+	h.expect("* leave")
+	h = newHarness(t).group(&gatewayv1.ConsumeOpen{}).assign(1, "0").forget()
+	h.recv(msgSeek(1, 0, 3)).expect("* fetch 0@3 epoch -1", "< assigned 0@3")
+	h = newHarness(t).manual(1, &gatewayv1.ConsumeOpen{}).forget()
+	h.c.Resolved(h.now, ResolveResult{Partition: partA(0), Tag: h.tag(0), Offset: 7})
+	h.expect("* fetch 0@7 epoch -1", "< assigned 0@7")
 }
 
 // TestGrown: partitions that a topic gains are read from their beginning.
