@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+)
+
+func TestShapes(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 2)
+	f.fill("t", 0, "a")
+	f.cluster = readyCluster()
+	for args, want := range map[string]string{
+		"topic describe t":   `{"name":"t","id":"MDEyMzQ1Njc4OWFiY2RlZg","internal":false,"configs":[{"name":"retention.ms","value":"1000","source":"topic","default":"604800000","description":"How long."}],"partitions":[{"partition":0,"leader":1,"leader_epoch":4,"replicas":[1],"isr":[1],"elr":[],"log_start_offset":0,"high_watermark":1,"replica_ends":[]},{"partition":1,"leader":-1,"leader_epoch":4,"replicas":[1],"isr":[1],"elr":[],"log_start_offset":0,"high_watermark":0,"replica_ends":[]}]}`,
+		"group describe g":   `{"group":"g","state":"stable","epoch":3,"assignor":"uniform","members":[{"member_id":"m1","instance_id":null,"client_id":"c","client_host":"h","member_epoch":3,"partitions":1}],"partitions":[{"topic":"t","partition":0,"committed":5,"end":7,"lag":2,"member":"m1","metadata":""},{"topic":"t","partition":1,"committed":-1,"end":-1,"lag":-1,"member":null,"metadata":""}]}`,
+		"topic offsets t":    `{"topic":"t","offsets":[{"partition":0,"offset":1,"timestamp":null,"leader_epoch":-1},{"partition":1,"offset":0,"timestamp":null,"leader_epoch":-1}]}`,
+		"cluster wait":       `{"name":"mesh","done":"ready"}`,
+		"explain NOT_LEADER": "",
+		"cluster describe":   "",
+		"version":            "",
+		"explain":            "",
+	} {
+		out, _ := leat(t, 0, f.addr, "", append(strings.Fields(args), "-o", "json")...)
+		if want != "" && out != want+"\n" {
+			t.Errorf("%s:\n%s", args, out)
+		}
+		if !json.Valid([]byte(out)) || strings.Count(out, "\n") != 1 {
+			t.Errorf("%s is not one line of JSON:\n%s", args, out)
+		}
+		if text, _ := leat(t, 0, f.addr, "", strings.Fields(args)...); text == "" || strings.HasPrefix(text, "{") {
+			t.Errorf("%s for people:\n%s", args, text)
+		}
+	}
+}
+
+func readyCluster() *gatewayv1.DescribeClusterResponse {
+	r := &gatewayv1.DescribeClusterResponse{ClusterId: "c", Controller: 1}
+	for i, kind := range []string{"broker", "controller", "coordinator", "gateway"} {
+		r.Services = append(r.Services, &gatewayv1.ServiceDescription{
+			Kind: kind, Process: &typev1.Process{Id: 1, Incarnation: uint64(i)}, Address: "127.0.0.1:1", Registered: true, Leads: kind == "controller",
+		})
+	}
+	return r
+}
+
+func TestClusterWait(t *testing.T) {
+	for want, spoil := range map[string]func(*gatewayv1.DescribeClusterResponse){
+		"no controller leads":            func(r *gatewayv1.DescribeClusterResponse) { r.Controller = 0 },
+		"broker-1 is fenced":             func(r *gatewayv1.DescribeClusterResponse) { r.Services[0].Fenced = true },
+		"broker-1 is not registered":     func(r *gatewayv1.DescribeClusterResponse) { r.Services[0].Registered = false },
+		"no gateway is registered":       func(r *gatewayv1.DescribeClusterResponse) { r.Services = r.Services[:3] },
+		"2 partitions have no leader":    func(r *gatewayv1.DescribeClusterResponse) { r.OfflinePartitions = 2 },
+		"coordinator-1 is not registere": func(r *gatewayv1.DescribeClusterResponse) { r.Services[2].Registered = false },
+	} {
+		f := startFake(t)
+		f.cluster = readyCluster()
+		spoil(f.cluster)
+		_, stderr := leat(t, 4, f.addr, "", "cluster", "wait", "--timeout", "300ms")
+		if !strings.Contains(stderr, want) {
+			t.Errorf("stderr does not say %q: %s", want, stderr)
+		}
+	}
+	_, stderr := leat(t, 4, "127.0.0.1:1", "", "cluster", "wait", "--timeout", "300ms")
+	if !strings.Contains(stderr, "UNREACHABLE") {
+		t.Error(stderr)
+	}
+}
+
+func TestGroupCommit(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 2)
+	f.fill("t", 0, "a", "b")
+	leat(t, 0, f.addr, "", "group", "commit", "g", "t:1=7")
+	if got := f.committedAt("g", "t", 1); got != 7 {
+		t.Errorf("committed %d", got)
+	}
+	leat(t, 0, f.addr, "", "group", "commit", "g", "--topic", "t", "--to", "latest")
+	if a, b := f.committedAt("g", "t", 0), f.committedAt("g", "t", 1); a != 2 || b != 0 {
+		t.Errorf("committed %d and %d", a, b)
+	}
+}

@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestConsumeMaxMessagesPrintsAndCommitsExactly(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 1)
+	f.fill("t", 0, "a", "b", "c", "d", "e")
+	out, _ := leat(t, 0, f.addr, "", "consume", "t", "--group", "g", "--from-beginning", "--max-messages", "3")
+	if out != "a\nb\nc\n" || f.committedAt("g", "t", 0) != 3 || f.left != 1 {
+		t.Errorf("printed %q, committed %d, left %d times", out, f.committedAt("g", "t", 0), f.left)
+	}
+	out, _ = leat(t, 0, f.addr, "", "consume", "t", "--group", "g", "--from-beginning", "--follow=false")
+	if out != "d\ne\n" || f.committedAt("g", "t", 0) != 5 {
+		t.Errorf("printed %q, committed %d", out, f.committedAt("g", "t", 0))
+	}
+	if out, _ = leat(t, 0, f.addr, "", "consume", "t", "--group", "g", "--from-beginning", "--follow=false"); out != "" {
+		t.Errorf("the group has read it all, and got %q", out)
+	}
+	out, _ = leat(t, 0, f.addr, "", "consume", "t", "--group", "h", "--from-beginning", "--follow=false", "--auto-commit=false")
+	if out != "a\nb\nc\nd\ne\n" || f.committedAt("h", "t", 0) != -1 {
+		t.Errorf("printed %q, committed %d without auto-commit", out, f.committedAt("h", "t", 0))
+	}
+}
+
+func TestConsumeByHand(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 2)
+	f.fill("t", 0, "a", "b", "c")
+	f.fill("t", 1, "d")
+	for _, c := range []struct{ args, want string }{
+		{"--from-beginning --follow=false", "a\nb\nc\nd\n"},
+		{"--from-beginning --follow=false --partition 1", "d\n"},
+		{"--offset 1 --partition 0 --follow=false", "b\nc\n"},
+		{"--offset 1 --follow=false", "b\nc\n"},
+		{"--follow=false", ""},
+		{"--from-beginning --max-messages 2 --format %t/%p/%o=%v;", "t/0/0=a;\nt/0/1=b;\n"},
+		{`--from-beginning --max-messages 2 --format %v\t`, "a\tb\t"},
+		{"--since 2001-01-01 --max-messages 1", ""},
+	} {
+		if strings.Contains(c.args, "since") {
+			continue // the fake knows no timestamps
+		}
+		if out, _ := leat(t, 0, f.addr, "", append([]string{"consume", "t"}, strings.Fields(c.args)...)...); out != c.want {
+			t.Errorf("consume t %s: %q", c.args, out)
+		}
+	}
+	_, stderr := leat(t, 1, f.addr, "", "consume", "t", "--partition", "5")
+	if !strings.Contains(stderr, "UNKNOWN_PARTITION") {
+		t.Error(stderr)
+	}
+	_, stderr = leat(t, 1, f.addr, "", "consume", "t", "--partition", "0", "--offset", "9")
+	if !strings.Contains(stderr, "OFFSET_OUT_OF_RANGE") || !strings.Contains(stderr, "Next:") {
+		t.Error(stderr)
+	}
+	_, stderr = leat(t, 1, f.addr, "", "consume", "nowhere")
+	if !strings.Contains(stderr, "UNKNOWN_TOPIC") {
+		t.Error(stderr)
+	}
+}
+
+func TestConsumeResumesABrokenStream(t *testing.T) {
+	for _, group := range []string{"", "g"} {
+		f := startFake(t)
+		f.topic("t", 2)
+		f.fill("t", 0, "a", "b", "c", "d", "e")
+		f.fill("t", 1, "f", "g")
+		f.breakAfter = func(stream int) int { return map[int]int{1: 2, 2: 3}[stream] }
+		args := []string{"consume", "t", "--from-beginning", "--max-messages", "7"}
+		if group != "" {
+			args = append(args, "--group", group)
+		}
+		out, _ := leat(t, 0, f.addr, "", args...)
+		if out != "a\nb\nc\nd\ne\nf\ng\n" {
+			t.Errorf("group %q: printed %q", group, out)
+		}
+		if group != "" {
+			second := f.joined[1]
+			if second.GetMemberId() != "member-1" || second.GetAttach() != 1 || len(second.GetPositions()) == 0 {
+				t.Errorf("the second stream does not resume: %v", second)
+			}
+			if f.committedAt("g", "t", 0) != 5 || f.committedAt("g", "t", 1) != 2 {
+				t.Errorf("committed %d and %d", f.committedAt("g", "t", 0), f.committedAt("g", "t", 1))
+			}
+		}
+	}
+}
+
+func TestConsumeCommitsOnSignals(t *testing.T) {
+	for _, signal := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		f := startFake(t)
+		f.topic("t", 1)
+		f.fill("t", 0, "a", "b", "c")
+		c := start(f.addr, nil, "consume", "t", "--group", "g", "--from-beginning")
+		eventually(t, "the records", func() bool { return c.out.String() == "a\nb\nc\n" })
+		c.signals <- signal
+		if code := c.wait(t); code != 130 {
+			t.Errorf("%v: exit code %d", signal, code)
+		}
+		if f.committedAt("g", "t", 0) != 3 || f.left != 1 {
+			t.Errorf("%v: committed %d, left %d times", signal, f.committedAt("g", "t", 0), f.left)
+		}
+	}
+}
+
+func TestConsumeCommitsBeforeItGivesAPartitionUp(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 2)
+	f.fill("t", 0, "a", "b", "c", "d")
+	f.fill("t", 1, "e")
+	f.revokeAfter = 2
+	c := start(f.addr, nil, "consume", "t", "--group", "g", "--from-beginning")
+	eventually(t, "the revocation", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.revoked) == 1
+	})
+	if got := f.committedAt("g", "t", 0); got != 2 {
+		t.Errorf("committed %d when it was given up", got)
+	}
+	eventually(t, "the other partition", func() bool { return strings.Contains(c.out.String(), "e\n") })
+	c.signals <- syscall.SIGTERM
+	c.wait(t)
+	if out := c.out.String(); out != "a\nb\ne\n" {
+		t.Errorf("printed %q", out)
+	}
+}
+
+func TestConsumeEndsQuietlyWhenNobodyReads(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 1)
+	f.fill("t", 0, "a", "b")
+	r, w := io.Pipe()
+	r.Close()
+	var stderr lockedBuffer
+	code := Run(context.Background(), []string{"consume", "t", "--group", "g", "--from-beginning", "--gateway", f.addr}, IO{In: strings.NewReader(""), Out: w, Err: &stderr})
+	if code != 0 || stderr.String() != "" {
+		t.Errorf("exit code %d, stderr %q", code, stderr.String())
+	}
+	if got := f.committedAt("g", "t", 0); got > 0 {
+		t.Errorf("committed %d, though nothing was printed", got)
+	}
+}
