@@ -8,13 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	storagev1 "github.com/leat-io/leat/gen/go/leat/storage/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/group"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/services/coordinator/internal/logtest"
 	"github.com/leat-io/leat/services/coordinator/internal/offsets"
-	"google.golang.org/protobuf/proto"
 )
 
 const (
