@@ -181,13 +181,47 @@ func attempt[R any](ctx context.Context, c *Controllers, addr string, do func(co
 		var zero R
 		return zero, err
 	}
+	if c.opts.Watcher != nil {
+		done := make(chan struct{})
+		watching := make(chan struct{})
+		go func() {
+			defer close(watching)
+			if c.deposed(ctx, done, addr) {
+				cancel()
+			}
+		}()
+		defer func() {
+			close(done)
+			<-watching
+		}()
+	}
 	return do(ctx, conn)
+}
+
+// deposed waits until the image names another leader than when it was called, at
+// another address than the one that is being asked: that one may hang.
+func (c *Controllers) deposed(ctx context.Context, done <-chan struct{}, addr string) bool {
+	before := c.opts.Watcher.Image().ControllerLeader().GetElectionRevision()
+	for {
+		image, changed := c.opts.Watcher.Watch()
+		if l := image.ControllerLeader(); l.GetElectionRevision() > before && l.GetAddress() != addr {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-done:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // again tells whether another attempt can end otherwise.
 func again(e *rpc.Error) bool {
 	switch e.Reason {
 	case typev1.ErrorReason_ERROR_REASON_NOT_CONTROLLER,
+		typev1.ErrorReason_ERROR_REASON_CANCELLED, // of an attempt; the caller's own end is seen by its context
 		typev1.ErrorReason_ERROR_REASON_CONTROLLER_NOT_AVAILABLE,
 		typev1.ErrorReason_ERROR_REASON_STALE_CONTROLLER,
 		typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE,

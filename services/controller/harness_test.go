@@ -236,7 +236,7 @@ func (m *mesh) fake(kind controllerv1.ServiceKind, id int32, incarnation uint64,
 // broker unfenced, as brokers do.
 func (f *fake) vouch(ctx context.Context, controllers *metadata.Controllers) {
 	revision, err := f.reg.WaitRegistered(ctx)
-	if err != nil {
+	if err != nil || f.watch.WaitForRevision(ctx, revision) != nil {
 		return
 	}
 	for ctx.Err() == nil {

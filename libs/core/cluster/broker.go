@@ -69,8 +69,12 @@ func RegisterBroker(s *State, r BrokerRegistration) (Plan, error) {
 		return Plan{}, reject("WRONG_CLUSTER", "the disks of broker %d belong to the mesh %s and this is %s; check etcd.endpoints, etcd.prefix and log.dirs",
 			r.Process.ID, r.ClusterID, c.ID)
 	}
-	if reg := s.Registration(KindBroker, r.Process.ID); reg == nil || reg.Value.Process != r.Process {
-		return Plan{}, reject("STALE_INCARNATION", "broker %d does not hold its registration key with this incarnation", r.Process.ID)
+	switch reg := s.Registration(KindBroker, r.Process.ID); {
+	case reg == nil:
+		// Its lease was lost, and it will register again.
+		return Plan{}, reject("METADATA_BEHIND", "broker %d is not registered at the moment; try again once it is", r.Process.ID)
+	case reg.Value.Process != r.Process:
+		return Plan{}, reject("STALE_INCARNATION", "a newer process is registered as broker %d, at %s; this one must stop", r.Process.ID, reg.Value.Address)
 	}
 	record := Broker{Process: r.Process, Address: r.Address, Rack: r.Rack}
 	old := s.Broker(r.Process.ID)
@@ -206,11 +210,14 @@ func (s *State) electAll(view brokerView, changed []Partition) []Partition {
 }
 
 // config is a topic's configuration in force.
-func (s *State) config(t Topic) topicconfig.Config {
-	if c, err := topicconfig.Parse(s.Cluster().DefaultConfigs, t.Configs); err == nil {
-		return c
+func (s *State) config(t Topic) topicconfig.Config { return s.configs[t.ID] }
+
+func (s *State) setConfig(t Topic) {
+	c, err := topicconfig.Parse(s.Cluster().DefaultConfigs, t.Configs)
+	if err != nil {
+		c = topicconfig.Default() // only a newer release writes what does not parse
 	}
-	return topicconfig.Default()
+	s.configs[t.ID] = c
 }
 
 // samePartition compares all but the partition epoch.

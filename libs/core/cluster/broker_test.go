@@ -122,6 +122,8 @@ func TestRegistrationIsChecked(t *testing.T) {
 	w := newWorld(t, 1)
 	_, err := RegisterBroker(w.State, BrokerRegistration{Process: Process{ID: 1, Incarnation: 77}})
 	wantReason(t, err, "STALE_INCARNATION")
+	_, err = RegisterBroker(w.State, BrokerRegistration{Process: Process{ID: 2, Incarnation: 77}})
+	wantReason(t, err, "METADATA_BEHIND") // worth another try: the lease may have been lost
 	_, err = RegisterBroker(w.State, BrokerRegistration{Process: w.Broker(1).Value.Process, ClusterID: "other"})
 	wantReason(t, err, "WRONG_CLUSTER")
 	plan, err := RegisterBroker(w.State, BrokerRegistration{Process: w.Broker(1).Value.Process, Address: "h1:1", ClusterID: "mesh"})

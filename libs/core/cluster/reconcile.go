@@ -1,5 +1,13 @@
 package cluster
 
+import (
+	"cmp"
+	"slices"
+
+	"github.com/leat-io/leat/libs/core/topicconfig"
+	"github.com/leat-io/leat/libs/topicid"
+)
+
 // reconcileWrites bounds one plan of Reconcile, so that commands come between.
 const reconcileWrites = 2000
 
@@ -10,46 +18,67 @@ const reconcileWrites = 2000
 // *InvariantError.
 func Reconcile(s *State) (Plan, error) {
 	p := newPlanner(s)
-	shards := assignShards(s)
-	var later []Partition
-	view := brokerView{state: s}
-	for _, t := range s.Topics() {
-		if t.Value.Deleting {
-			continue
-		}
-		config := s.config(t.Value)
-		for _, e := range s.Partitions(t.Value.ID) {
-			if e.Value.Number >= t.Value.Partitions {
-				continue // left over; removed below
-			}
-			next := e.Value
-			if min := min(config.MinInsyncReplicas, int32(len(next.Replicas))); min != next.MinISR {
-				next.MinISR = min
-			}
-			view.elect(&next, config)
-			if int32(len(next.ISR)) >= next.MinISR {
-				next.ELR = nil
-				next.Barred = keep(next.Barred, func(b int32) bool { return contains(next.ISR, b) })
-			}
-			if owner, ok := shards[partitionKey{next.Topic, next.Number}]; ok {
-				next.ShardOwner, next.ShardEpoch = owner, next.ShardEpoch+1
-			}
-			switch {
-			case samePartition(e.Value, next):
-			case next.Leader != e.Value.Leader:
-				p.put(next)
-			default:
-				later = append(later, next)
-			}
-		}
+	leaders, others := s.outOfLine(assignShards(s))
+	for _, next := range leaders {
+		p.put(next)
 	}
 	p.next()
-	for _, next := range later {
+	for _, next := range others {
 		p.put(next)
 	}
 	sweep(p)
 	plan, err := p.done()
 	return bound(plan), err
+}
+
+// outOfLine lists the partition records that must change: first those that get
+// or lose a leader, then the others. It looks at every partition after every
+// change, so it goes through the maps as they are and sorts only what it found.
+func (s *State) outOfLine(shards map[partitionKey]Process) (leaders, others []Partition) {
+	view := brokerView{state: s}
+	for id, t := range s.topics {
+		if t.Value.Deleting {
+			continue
+		}
+		config := s.config(t.Value)
+		for n, e := range s.partitions[id] {
+			if n >= t.Value.Partitions {
+				continue // left over; swept
+			}
+			next := s.inLine(view, e.Value, config, shards)
+			switch {
+			case samePartition(e.Value, next):
+			case next.Leader != e.Value.Leader:
+				leaders = append(leaders, next)
+			default:
+				others = append(others, next)
+			}
+		}
+	}
+	slices.SortFunc(leaders, comparePartitions)
+	slices.SortFunc(others, comparePartitions)
+	return leaders, others
+}
+
+func comparePartitions(a, b Partition) int {
+	return cmp.Or(a.Topic.Compare(b.Topic), cmp.Compare(a.Number, b.Number))
+}
+
+// inLine is a partition's record as it should be.
+func (s *State) inLine(view brokerView, p Partition, config topicconfig.Config, shards map[partitionKey]Process) Partition {
+	p.MinISR = min(config.MinInsyncReplicas, int32(len(p.Replicas)))
+	view.elect(&p, config)
+	if len(p.ELR) > 0 && int32(len(p.ISR)) >= p.MinISR {
+		p.ELR = nil
+		isr := p.ISR
+		p.Barred = keep(p.Barred, func(b int32) bool { return slices.Contains(isr, b) })
+	}
+	if len(shards) > 0 {
+		if owner, ok := shards[partitionKey{p.Topic, p.Number}]; ok {
+			p.ShardOwner, p.ShardEpoch = owner, p.ShardEpoch+1
+		}
+	}
+	return p
 }
 
 // bound cuts a plan after a number of writes; what is cut comes again next time.
@@ -66,21 +95,12 @@ func bound(plan Plan) Plan {
 	return plan
 }
 
-func contains(list []int32, b int32) bool {
-	for _, x := range list {
-		if x == b {
-			return true
-		}
-	}
-	return false
-}
-
 // sweep plans the removal of what nothing needs any more: the partitions of a
 // topic that is being deleted and then the topic, partitions of no topic or
 // beyond their topic's number, and deletions that all have confirmed.
 func sweep(p *planner) {
 	p.next()
-	for _, id := range sortedTopicIDs(p.state) {
+	for _, id := range p.state.litter() {
 		t := p.state.Topic(id)
 		for _, e := range p.state.Partitions(id) {
 			if t == nil || t.Value.Deleting || e.Value.Number >= t.Value.Partitions {
@@ -89,14 +109,35 @@ func sweep(p *planner) {
 		}
 	}
 	p.next()
-	for _, t := range p.state.Topics() {
-		if t.Value.Deleting {
-			p.delete(t.Value.Key())
-		}
+	for _, id := range p.state.deletingTopics() {
+		p.delete(Key{Type: KeyTopic, Topic: id})
 	}
 	for _, d := range p.state.Deletions() {
 		if len(d.Value.Pending) == 0 && p.state.Topic(d.Value.Topic) == nil {
 			p.delete(d.Value.Key())
 		}
 	}
+}
+
+// litter lists the topic ids under which there are partition records to remove.
+func (s *State) litter() []topicid.ID {
+	var ids []topicid.ID
+	for id, of := range s.partitions {
+		if t := s.topics[id]; t == nil || t.Value.Deleting || len(of) > int(t.Value.Partitions) {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, topicid.ID.Compare)
+	return ids
+}
+
+func (s *State) deletingTopics() []topicid.ID {
+	var ids []topicid.ID
+	for id, t := range s.topics {
+		if t.Value.Deleting {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, topicid.ID.Compare)
+	return ids
 }

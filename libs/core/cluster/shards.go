@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-
-	"github.com/leat-io/leat/libs/topicid"
 )
 
 // assignShards tells which shards get another owner. Owners that are registered
@@ -20,7 +18,7 @@ func assignShards(s *State) map[partitionKey]Process {
 	if len(owned) == 0 {
 		return moves
 	}
-	for _, t := range s.Topics() {
+	for _, t := range s.topics {
 		if t.Value.Internal && !t.Value.Deleting {
 			clearCounts(owned)
 			assignTopic(s, t.Value, owned, moves)
@@ -85,11 +83,4 @@ func poorest(owned map[Process]int) Process {
 	return slices.MinFunc(slices.Collect(maps.Keys(owned)), func(a, b Process) int {
 		return cmp.Or(cmp.Compare(owned[a], owned[b]), cmp.Compare(a.ID, b.ID))
 	})
-}
-
-// sortedTopicIDs lists every topic id that has partitions.
-func sortedTopicIDs(s *State) []topicid.ID {
-	ids := slices.Collect(maps.Keys(s.partitions))
-	slices.SortFunc(ids, topicid.ID.Compare)
-	return ids
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/leat-io/leat/libs/core/topicconfig"
 	"github.com/leat-io/leat/libs/topicid"
 )
 
@@ -31,6 +32,8 @@ type State struct {
 	// folded maps each living topic's name, dots as underscores, to the name:
 	// two such names would be one in metrics.
 	folded map[string]string
+	// configs are the topics' configurations in force.
+	configs map[topicid.ID]topicconfig.Config
 	// vouches are what brokers said of their replicas; not in etcd, since each
 	// broker says it again to every new controller.
 	vouches map[Process]map[partitionKey]Vouch
@@ -51,6 +54,7 @@ func NewState() *State {
 		partitions:    map[topicid.ID]map[int32]*Entry[Partition]{},
 		deletions:     map[topicid.ID]*Entry[Deletion]{},
 		folded:        map[string]string{},
+		configs:       map[topicid.ID]topicconfig.Config{},
 		vouches:       map[Process]map[partitionKey]Vouch{},
 	}
 }
@@ -60,6 +64,9 @@ func (s *State) Set(record Record, create, mod int64) {
 	switch r := record.(type) {
 	case Cluster:
 		s.cluster = &Entry[Cluster]{r, create, mod}
+		for _, t := range s.topics {
+			s.setConfig(t.Value)
+		}
 	case Election:
 		s.election = &Entry[Election]{r, create, mod}
 	case ProducerIDs:
@@ -70,6 +77,7 @@ func (s *State) Set(record Record, create, mod int64) {
 		s.brokers[r.Process.ID] = &Entry[Broker]{r, create, mod}
 	case Topic:
 		s.topics[r.ID] = &Entry[Topic]{r, create, mod}
+		s.setConfig(r)
 	case TopicName:
 		s.names[r.Name] = &Entry[TopicName]{r, create, mod}
 		if r.Topic.IsZero() {
@@ -104,6 +112,7 @@ func (s *State) Delete(key Key) {
 		delete(s.brokers, key.ID)
 	case KeyTopic:
 		delete(s.topics, key.Topic)
+		delete(s.configs, key.Topic)
 	case KeyTopicName:
 		delete(s.names, key.Name)
 		s.unfold(key.Name)

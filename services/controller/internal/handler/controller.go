@@ -33,6 +33,9 @@ func (s *controllerServer) RegisterBroker(ctx context.Context, req *controllerv1
 	if err != nil {
 		return nil, err
 	}
+	if err := s.h.cfg.Loop.CheckLeading(); err != nil {
+		return nil, err
+	}
 	if err := s.catchUp(ctx, req); err != nil {
 		return nil, err
 	}

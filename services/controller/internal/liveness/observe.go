@@ -32,7 +32,7 @@ func (m *Monitor) Observe(state *cluster.State, revision int64) []reconcile.Comm
 		registered := reg != nil && reg.Value.Process == life
 		switch why := m.doubt(t, registered, revision); {
 		case !b.Value.Fenced && why != "":
-			commands = append(commands, m.fence(life, why))
+			commands = append(commands, m.fence(life, why, m.proved(t)))
 		case b.Value.Fenced && registered && !b.Value.Draining && m.answersUnder(reg.Value):
 			commands = append(commands, m.unfence(life))
 		}
@@ -59,7 +59,7 @@ func (m *Monitor) Observe(state *cluster.State, revision int64) []reconcile.Comm
 // after that is enough.
 func (m *Monitor) doubt(t target, registered bool, revision int64) string {
 	w := m.targets[t]
-	if w != nil && w.verdict.Dead() {
+	if m.proved(t) {
 		return w.verdict.String()
 	}
 	if registered {
@@ -80,17 +80,29 @@ func (m *Monitor) doubt(t target, registered bool, revision int64) string {
 	return "its registration is gone and it gives no sign of life"
 }
 
+// proved tells whether a life is proved dead.
+func (m *Monitor) proved(t target) bool {
+	w := m.targets[t]
+	return w != nil && w.verdict.Dead()
+}
+
 // answersUnder tells whether a registered broker gives signs of life.
 func (m *Monitor) answersUnder(r cluster.Registration) bool {
 	w := m.targets[target{cluster.KindBroker, r.Process, r.Address}]
 	return w != nil && !w.verdict.Dead() && time.Since(w.answered) < freshness
 }
 
-func (m *Monitor) fence(life cluster.Process, why string) reconcile.Command {
+// fence fences a life; proof says that it is proved dead and not merely absent.
+func (m *Monitor) fence(life cluster.Process, why string, proof bool) reconcile.Command {
 	changes := false
 	return reconcile.Command{
 		Name: "fence broker",
 		Plan: func(state *cluster.State, _ int) (cluster.Plan, error) {
+			// Time may have passed since this was found out, with etcd away: only a
+			// proof of death stands when the key is back.
+			if reg := state.Registration(cluster.KindBroker, life.ID); !proof && reg != nil && reg.Value.Process == life {
+				return cluster.Plan{}, nil
+			}
 			plan, err := cluster.FenceBroker(state, life, false)
 			changes = !plan.IsEmpty()
 			return plan, err

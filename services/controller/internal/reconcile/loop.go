@@ -143,6 +143,17 @@ func (l *Loop) enqueue(r *request) error {
 	}
 }
 
+// CheckLeading returns what Do would if this controller does not lead, so that
+// nothing is begun in vain.
+func (l *Loop) CheckLeading() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return l.notLeading()
+	}
+	return nil
+}
+
 // notLeading says who leads instead.
 func (l *Loop) notLeading() *rpc.Error {
 	var e *rpc.Error
@@ -211,6 +222,7 @@ type tenure struct {
 	loop   *Loop
 	term   *registry.Term
 	writer *store.Writer
+	tidied int64 // revision at which there was nothing to reconcile
 }
 
 // run returns when the term is over.
@@ -266,8 +278,8 @@ func (t *tenure) tidy(ctx context.Context) error {
 			t.loop.cfg.Logger.Warn("cannot carry out what was observed, trying again", "command", c.Name, "error", err)
 		}
 	}
-	for {
-		empty := false
+	for t.loop.cfg.Store.Revision() != t.tidied {
+		empty, at := false, t.loop.cfg.Store.Revision()
 		var moves map[cluster.Process][]int32
 		_, err := t.carryOut(ctx, Command{Name: "reconcile", Plan: func(state *cluster.State, _ int) (cluster.Plan, error) {
 			plan, err := cluster.Reconcile(state)
@@ -283,10 +295,13 @@ func (t *tenure) tidy(ctx context.Context) error {
 		case err != nil:
 			t.loop.cfg.Logger.Error("cannot bring the metadata in order, trying again", "error", err)
 			return nil
-		case empty || len(t.loop.queue) > 0:
+		case empty:
+			t.tidied = at
+		case len(t.loop.queue) > 0:
 			return nil
 		}
 	}
+	return nil
 }
 
 // shardMoves lists the shards that a plan gives to another owner, by owner.
