@@ -280,7 +280,8 @@ func TestGroupCommit(t *testing.T) {
 func TestFailedSyncIsNeverAcknowledged(t *testing.T) {
 	fsys := errorfs.Wrap(memfs.New())
 	h := start(t, brokertest.Start(t), harnessOptions{fs: fsys})
-	one, two := h.topic("one", 1, nil), h.topic("two", 1, nil) // on one disk each
+	// One and three are on the first disk, two is on the second.
+	one, two, three := h.topic("one", 1, nil), h.topic("two", 1, nil), h.topic("three", 1, nil)
 	p := h.producer()
 	p.mustStore(one, 0, "good")
 	fsys.Add(errorfs.Rule{Ops: []errorfs.Op{errorfs.OpSync}, Path: "one-0", Times: 1, Err: syscall.EIO})
@@ -295,15 +296,17 @@ func TestFailedSyncIsNeverAcknowledged(t *testing.T) {
 		}
 	}
 	p.mustStore(two, 0, "the other disk serves")
+	brokertest.Await(t, "its other replica is offline too", func() bool {
+		return p.result(p.send(three, 0, encode(t, "x"), nil)).GetError().GetReason() == typev1.ErrorReason_ERROR_REASON_DISK_OFFLINE
+	})
 	f := h.fetcher(1000, 0)
 	f.add(1, one, 0, 0)
 	if _, err := f.partitionError(); err.Reason != typev1.ErrorReason_ERROR_REASON_DISK_OFFLINE {
 		t.Errorf("a read from the failed disk: %v", err)
 	}
-	three := h.ctl.CreateTopic("three", brokerID, 1, nil)
-	h.awaitLeader(three, 0)
+	h.topic("four", 1, nil)
 	for _, r := range h.store.Replicas() {
-		if r.Name() == "three-0" && r.Disk.Err() != nil {
+		if r.Name() == "four-0" && r.Disk.Err() != nil {
 			t.Errorf("a new replica was put on the failed disk")
 		}
 	}

@@ -114,6 +114,10 @@ func TestDeletionUnderLoad(t *testing.T) {
 	f := h.fetcher(1<<20, 0)
 	f.add(1, gone, 0, 0)
 	f.add(2, stays, 0, 0)
+	for known := 0; known < 2; { // both askings wait at the end
+		resp, _ := f.recv()
+		known += len(resp.GetWatermarks().GetWatermarks())
+	}
 	ctl.DeleteTopic(gone, brokerID)
 	for i := 0; ; i++ {
 		r := p.result(p.send(gone, int32(i%2), encode(t, "x"), nil))
