@@ -29,8 +29,8 @@ type Config struct {
 	Linger              time.Duration `config:"linger" default:"5ms" help:"How long a batch waits for more records, where the stream does not say."`
 	BatchBytes          int           `config:"batch.size" default:"65536" help:"Bytes at which a batch is sent without waiting longer."`
 	DeliveryTimeout     time.Duration `config:"delivery.timeout" default:"2m" help:"Time after which a send is answered, known or not, where the stream does not say."`
-	FetchBytes          int64         `config:"fetch.buffer.bytes" default:"1048576" help:"Bytes read ahead for one consume stream."`
-	MaxResponseBytes    int           `config:"fetch.response.bytes" default:"524288" help:"Bytes that a broker sends at once, but for a larger batch."`
+	FetchBytes          int64         `config:"fetch.buffer.bytes" default:"524288" help:"Bytes read ahead for one consume stream."`
+	MaxResponseBytes    int           `config:"fetch.response.bytes" default:"262144" help:"Bytes that a broker sends at once, but for a larger batch."`
 	MaxDecodedBytes     int           `config:"max.decoded.bytes" default:"67108864" help:"What one batch may unpack to; a larger one is an error of its partition."`
 	MaxStreamPartitions int           `config:"max.stream.partitions" default:"10000" help:"Partitions that one consume stream may name."`
 	MaxUnread           int           `config:"max.unread.messages" default:"4096" help:"Answers other than records that may wait for one client; beyond it the stream is not read."`
