@@ -80,6 +80,11 @@ func New(cfg Config, deps service.Deps) (_ *Coordinator, err error) {
 		return nil, err
 	}
 	c.manager = shard.NewManager(c.managerConfig())
+	if deps.Registry != nil {
+		if err := c.manager.Register(deps.Registry); err != nil {
+			return nil, err
+		}
+	}
 	c.handler = handler.New(handler.Config{
 		Manager: c.manager, Process: c.process, MaxQueuedFrames: cfg.MaxQueuedFrames,
 		MaxMembersPerStream: cfg.MaxMembersPerStream, Logger: deps.Logger,

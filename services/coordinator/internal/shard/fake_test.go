@@ -27,7 +27,7 @@ func offsetOf(p group.Part, next int64) group.KV {
 func testConfig() Config {
 	return Config{
 		Group: group.DefaultConfig(), AppendTimeout: 10 * time.Second, LoadTimeout: time.Minute,
-		MaxBatchBytes: 1 << 20, MaxRequests: 64, DrainTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		MaxBatchBytes: 1 << 20, MaxRequests: 64, DrainTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler), metrics: newMetrics(),
 	}
 }
 

@@ -90,6 +90,7 @@ func (s *Shard) append(ctx context.Context, fence offsets.Fence, batch []byte) (
 func (s *Shard) startAppend(ctx context.Context, op group.Op, kvs []group.KV) {
 	fence := s.fence
 	s.work.Go(func() {
+		began := time.Now()
 		r := result{attempt: fence.Attempt, event: group.Committed{Op: op}}
 		batches, err := offsets.Batches(kvs, s.cfg.MaxBatchBytes, time.Now().UnixMilli())
 		if err != nil {
@@ -98,11 +99,16 @@ func (s *Shard) startAppend(ctx context.Context, op group.Op, kvs []group.KV) {
 		}
 		for i, batch := range batches {
 			if _, err := s.append(ctx, fence, batch); err != nil {
-				r.event, r.err = group.Failed{Op: op, Kind: failKind(err, i)}, err
+				failed := group.Failed{Op: op, Kind: failKind(err, i)}
+				r.event, r.err = failed, err
+				s.cfg.metrics.failed(failed.Kind)
 				break
 			}
 			fence.Sequence++
 			r.used++
+		}
+		if r.err == nil {
+			s.cfg.metrics.appended(kvs, time.Since(began))
 		}
 		s.report(ctx, r)
 	})
@@ -129,7 +135,11 @@ func (s *Shard) startLoad(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		began := time.Now()
 		err := s.load(ctx, attempt, end)
+		if err == nil {
+			s.cfg.metrics.loadSeconds.Observe(time.Since(began).Seconds())
+		}
 		r := result{attempt: attempt, event: group.Loaded{}}
 		var format *offsets.FormatError
 		switch {

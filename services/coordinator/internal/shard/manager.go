@@ -58,9 +58,10 @@ type ManagerConfig struct {
 
 // Manager runs the shards that the metadata gives to this coordinator.
 type Manager struct {
-	cfg   ManagerConfig
-	want  chan struct{} // somebody needs the internal topic
-	loads chan struct{}
+	cfg     ManagerConfig
+	metrics *metrics
+	want    chan struct{} // somebody needs the internal topic
+	loads   chan struct{}
 
 	wg sync.WaitGroup // of the shards, lost ones included
 
@@ -80,8 +81,11 @@ type runner struct {
 
 // NewManager makes a manager; nothing happens before Run.
 func NewManager(cfg ManagerConfig) *Manager {
+	m := newMetrics()
+	cfg.Config.metrics = m
 	return &Manager{
 		cfg:     cfg,
+		metrics: m,
 		want:    make(chan struct{}, 1),
 		loads:   make(chan struct{}, max(1, cfg.MaxLoads)),
 		picture: &Picture{},

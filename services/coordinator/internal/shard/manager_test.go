@@ -3,10 +3,14 @@ package shard
 import (
 	"context"
 	"errors"
+	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/group"
@@ -131,6 +135,50 @@ func TestManagerBringsNewTopics(t *testing.T) {
 		last, ok := sent[len(sent)-1].(group.Assignment)
 		if !ok || len(last.Partitions) != 5 {
 			t.Fatalf("the member was told %+v, want all five partitions", sent)
+		}
+	})
+}
+
+func TestMetricsAreThoseOfTheDocumentation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		meta := &metadataOf{picture: picture(Owner{ID: 1, Incarnation: 11, Addr: "me:1", Epoch: 1}), changed: make(chan struct{})}
+		m, stop := runManager(t, meta, &logtest.Log{}, nil)
+		defer stop()
+		registry := prometheus.NewRegistry()
+		if err := m.Register(registry); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		s, err := m.For("g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		served(t, s, commit(3))
+		join(t, s, &fakePeer{}, "m")
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		documented, err := os.ReadFile("../../../../docs/metrics.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(map[string]float64)
+		for _, f := range families {
+			if !strings.Contains(string(documented), "`"+f.GetName()+"`") {
+				t.Errorf("%s is not in docs/metrics.md", f.GetName())
+			}
+			for _, sample := range f.GetMetric() {
+				got[f.GetName()] += sample.GetCounter().GetValue() + sample.GetGauge().GetValue()
+			}
+		}
+		for name, want := range map[string]float64{
+			"leat_coordinator_shards": 1, "leat_coordinator_groups": 1, "leat_coordinator_members": 1,
+			"leat_coordinator_commit_offsets_total": 1, "leat_coordinator_rebalances_total": 1,
+		} {
+			if got[name] != want {
+				t.Errorf("%s is %v, want %v", name, got[name], want)
+			}
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
@@ -51,6 +52,7 @@ type Config struct {
 	// DrainTimeout is how long a stop waits for what is being appended.
 	DrainTimeout time.Duration
 	Logger       *slog.Logger
+	metrics      *metrics
 }
 
 // Request is one event for the core. Make is given the number that the event must
@@ -91,6 +93,7 @@ type Shard struct {
 	notify  chan struct{}
 	results chan result
 	stopped chan struct{} // closed once every request has been answered
+	serving atomic.Bool
 
 	mu      sync.Mutex
 	queue   []Request
@@ -370,6 +373,7 @@ func (s *Shard) step(ctx context.Context, ev group.Event) {
 			clear(s.links)
 		}
 	}
+	s.serving.Store(s.state.Serving())
 }
 
 // reply answers a request, binding or unbinding the member first.
