@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -103,19 +104,41 @@ func (h *Handler) FetchOffsets(ctx context.Context, req *coordinatorv1.FetchOffs
 	return &coordinatorv1.FetchOffsetsResponse{Offsets: committed(result.(group.Offsets).Offsets)}, nil
 }
 
-// CommitOffsets commits for a group without members.
+// CommitOffsets commits for a group without members. A topic that the coordinator
+// does not know may have been created a moment ago; it gets a little time to appear.
 func (h *Handler) CommitOffsets(ctx context.Context, req *coordinatorv1.CommitOffsetsRequest) (*coordinatorv1.CommitOffsetsResponse, error) {
 	offsets, bad := commits(req.GetOffsets())
 	if bad != nil {
 		return nil, bad
 	}
-	result, err := h.ask(ctx, req.GetGroup(), func(n uint64) group.Event {
-		return group.AdminCommit{Req: n, Group: req.GetGroup(), Offsets: offsets}
-	})
-	if err != nil {
-		return nil, err
+	for wait := firstGrace; ; wait *= 2 {
+		result, err := h.ask(ctx, req.GetGroup(), func(n uint64) group.Event {
+			return group.AdminCommit{Req: n, Group: req.GetGroup(), Offsets: offsets}
+		})
+		if err != nil {
+			return nil, err
+		}
+		refused := result.(group.CommitDone).Refused
+		if wait > lastGrace || !slices.ContainsFunc(refused, mayAppear) {
+			return &coordinatorv1.CommitOffsetsResponse{PartitionErrors: h.partErrors(req.GetGroup(), refused)}, nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, rpc.FromError(ctx.Err())
+		}
 	}
-	return &coordinatorv1.CommitOffsetsResponse{PartitionErrors: h.partErrors(req.GetGroup(), result.(group.CommitDone).Refused)}, nil
+}
+
+// The waits for a topic or partition to appear, which double from the first to the
+// last.
+const (
+	firstGrace = 20 * time.Millisecond
+	lastGrace  = 160 * time.Millisecond
+)
+
+func mayAppear(e group.PartError) bool {
+	return e.Err.Reason == group.ReasonUnknownTopic || e.Err.Reason == group.ReasonUnknownPartition
 }
 
 // DescribeGroup tells everything about a group.

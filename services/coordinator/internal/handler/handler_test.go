@@ -71,6 +71,24 @@ func TestGroupWithoutMembers(t *testing.T) {
 	wantReason(t, err, typev1.ErrorReason_ERROR_REASON_UNKNOWN_GROUP)
 }
 
+func TestCommitWaitsForATopicToAppear(t *testing.T) {
+	m := newMesh(t, nil)
+	if err := m.commitTo("g", 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	grown := topicA
+	grown.Partitions = 9
+	done := make(chan error, 1)
+	go func() { done <- m.commitTo("g", 8, 5) }()
+	m.view.show(pictureOf(me(1), grown))
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := m.committedOffsets(); got[8] != 5 {
+		t.Fatalf("the offsets are %v", got)
+	}
+}
+
 func TestListGroupsInPages(t *testing.T) {
 	m := newMesh(t, nil)
 	for i := range 10 {
