@@ -37,6 +37,10 @@ test-unit: ## Run the tests of the libraries, services and command, with the rac
 test-cluster: build $(TOOLS)/grpcurl $(TOOLS)/kustomize ## Run the tests of the house rules and of whole meshes, against bin/.
 	cd tests && go vet ./... && LEAT_TOOLS=$(TOOLS) go test -count=1 -timeout 15m $(TESTFLAGS) ./...
 
+.PHONY: interop
+interop: ## Cross-check record batches with franz-go, an independent implementation.
+	cd tests/interop && GOWORK=off go vet ./... && GOWORK=off go test -count=1 $(TESTFLAGS) ./...
+
 .PHONY: bench
 bench: build ## Run the benchmarks; figures to keep go to bench/RESULTS.md.
 	cd bench && go test -run '^$$' -bench . -benchtime 2s ./...
