@@ -15,6 +15,9 @@ import (
 const (
 	commitTimeout = 30 * time.Second
 	leaveTimeout  = 5 * time.Second
+
+	resolvePatience    = 500 * time.Millisecond
+	maxResolvePatience = 4 * time.Second
 )
 
 // act carries out the session's effects. Questions that take time are asked by
@@ -116,8 +119,13 @@ func (s *consumeStream) fetch(starts []client.FetchStart) {
 func (s *consumeStream) resolve(asks []session.ConsumeResolve) {
 	isolation := s.session.Settings().Isolation
 	backoff := rpc.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
+	// A partition without a leader must not hold up the others for long.
+	patience := resolvePatience
 	for len(asks) > 0 && s.ctx.Err() == nil {
-		results := s.h.cfg.Mesh.ListOffsets(s.ctx, offsetQueries(asks), isolation)
+		ctx, cancel := context.WithTimeout(s.ctx, patience)
+		results := s.h.cfg.Mesh.ListOffsets(ctx, offsetQueries(asks), isolation)
+		cancel()
+		patience = min(2*patience, maxResolvePatience)
 		var again []session.ConsumeResolve
 		var waiting error
 		i := 0

@@ -325,6 +325,40 @@ func TestWaitingIsTold(t *testing.T) {
 	c.until("pong", func(m *gatewayv1.ConsumeResponse) bool { return m.GetPong().GetPingId() == 1 })
 }
 
+// TestOffsetIsAwaited: a partition whose offset cannot be told yet holds up no
+// other, and what is awaited is told.
+func TestOffsetIsAwaited(t *testing.T) {
+	var mu sync.Mutex
+	asked := 0
+	r := newRig(t, func(_ *Limits, m *fakeMesh, _ *Config) {
+		m.onOffsets = func(q client.OffsetQuery) client.OffsetResult {
+			mu.Lock()
+			defer mu.Unlock()
+			if q.Partition == 1 {
+				if asked++; asked < 3 {
+					return client.OffsetResult{Err: rpc.Errorf(typev1.ErrorReason_ERROR_REASON_LEADER_NOT_AVAILABLE, "no leader")}
+				}
+			}
+			return client.OffsetResult{Offset: 8}
+		}
+	})
+	c := r.subscribe(t, testContext(t), &gatewayv1.ConsumeOpen{Topics: []string{"a"}})
+	var order []int32
+	told := false
+	for len(order) < 3 {
+		m := c.get()
+		if s := m.GetStatus(); s != nil {
+			told = s.GetWaitingFor().GetReason() == typev1.ErrorReason_ERROR_REASON_LEADER_NOT_AVAILABLE
+		}
+		if a := m.GetAssigned(); a != nil {
+			order = append(order, a.GetPartition())
+		}
+	}
+	if !told || order[2] != 1 {
+		t.Errorf("told %v, assigned in the order %v", told, order)
+	}
+}
+
 // TestConsumeUnknown ends with a typed error.
 func TestConsumeUnknown(t *testing.T) {
 	r := newRig(t, nil)
