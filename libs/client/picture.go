@@ -117,7 +117,9 @@ func (s *pollSource) Topic(ctx context.Context, name string) (*Topic, error) {
 	for range 3 {
 		s.mu.Lock()
 		t := s.pic.byName[name]
-		s.names[name] = time.Now()
+		if _, ok := s.names[name]; t == nil || !ok {
+			s.names[name] = time.Now()
+		}
 		s.mu.Unlock()
 		if t != nil {
 			return t, nil
@@ -144,7 +146,9 @@ func (s *pollSource) TopicByID(ctx context.Context, id topicid.ID) (*Topic, erro
 	for range 2 {
 		s.mu.Lock()
 		t := s.pic.byID[id]
-		s.ids[id] = time.Now()
+		if _, ok := s.ids[id]; t == nil || !ok {
+			s.ids[id] = time.Now()
+		}
 		s.mu.Unlock()
 		if t != nil {
 			return t, nil

@@ -31,7 +31,7 @@ type pollSource struct {
 	mu      sync.Mutex
 	pic     *picture
 	changed chan struct{}
-	names   map[string]time.Time // of interest, with when it was shown last
+	names   map[string]time.Time // of interest, with when they were looked up last
 	ids     map[topicid.ID]time.Time
 	next    *poll // the one that has not begun; nil: nobody wants one
 	wake    chan struct{}

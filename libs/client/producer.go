@@ -153,7 +153,8 @@ func (p *Producer) Send(ctx context.Context, r Record, done func(Result)) error 
 		return err
 	}
 	sc := trace.SpanContextFromContext(ctx)
-	rec := record.Record{Timestamp: timestampMs(r.Timestamp), Key: r.Key, Value: r.Value, Headers: r.Headers}
+	now := time.Now()
+	rec := record.Record{Timestamp: timestampMs(r.Timestamp, now), Key: r.Key, Value: r.Value, Headers: r.Headers}
 	if p.cfg.TraceHeaders && sc.IsSampled() {
 		rec.Headers = withTraceHeader(ctx, rec.Headers)
 	}
@@ -216,10 +217,10 @@ func (p *Producer) release(cost int64) {
 	p.memory.Release(cost)
 }
 
-// timestampMs is Kafka's form of a time.
-func timestampMs(t time.Time) int64 {
+// timestampMs is Kafka's form of a time; zero stands for now.
+func timestampMs(t, now time.Time) int64 {
 	if t.IsZero() {
-		t = time.Now()
+		t = now
 	}
 	return t.UnixMilli()
 }
