@@ -86,6 +86,9 @@ func (l *lease) renew(ctx context.Context) error {
 // revoke gives the lease back, with every key under it. It also works when the
 // caller's context has ended. A failure leaves the lease to run out.
 func (l *lease) revoke(ctx context.Context) error {
+	if err := l.client.Ctx().Err(); err != nil {
+		return err // the client is closed; nothing can be given back any more
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	_, err := l.client.Revoke(ctx, l.id)

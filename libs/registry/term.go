@@ -140,6 +140,9 @@ func (t *Term) Owns(createRevision int64) bool { return createRevision == t.crea
 
 // resign deletes the key, if it still is this term's.
 func (t *Term) resign(ctx context.Context) error {
+	if err := t.client.Ctx().Err(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	_, err := t.client.Txn(ctx).

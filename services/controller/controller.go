@@ -47,6 +47,9 @@ func New(cfg Config, deps service.Deps) (*Controller, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if cfg.NodeID < 1 {
+		return nil, fmt.Errorf("node.id: a controller needs an id from 1; draw one before it is made")
+	}
 	logger := deps.Logger
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -101,6 +104,11 @@ func (c *Controller) build(deps service.Deps) error {
 		return err
 	}
 	c.server = server
+	if deps.Registry != nil {
+		if err := deps.Registry.Register(&metrics{store: c.store, loop: c.loop}); err != nil {
+			return fmt.Errorf("register the controller's metrics: %w", err)
+		}
+	}
 	handler.New(handler.Config{
 		Store: c.store, Loop: c.loop, Prober: prober, Limits: c.cfg.limits(), Self: self,
 		Draining: server.Draining(), Logger: c.logger,

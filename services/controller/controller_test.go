@@ -1,12 +1,16 @@
 package controller
 
 import (
+	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/metadata"
 	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/libs/service"
 )
 
 func TestTopicLifeCycle(t *testing.T) {
@@ -274,5 +278,51 @@ func TestDescribeClusterAndProducerIDs(t *testing.T) {
 			t.Fatalf("ids: %v, %v", ids, err)
 		}
 		seen[ids.GetFirstProducerId()] = true
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	m := newMesh(t)
+	registry := prometheus.NewRegistry()
+	c := m.controllerWith(service.Deps{Logger: m.logger("controller"), Registry: registry}, 1)
+	w := m.gateway()
+	b := m.broker(1, 11)
+	m.awaitUnfenced(w, b)
+	m.create(w, m.controllers(w), "a", 3)
+	b.kill()
+	want := map[string]float64{"leading": 1, "topics": 1, "partitions": 3, "offline_partitions": 3, "fenced_brokers": 1, "brokers": 1}
+	eventually(t, "the metrics tell it", func() bool {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for _, f := range families {
+			if v, ok := want[strings.TrimPrefix(f.GetName(), "leat_controller_")]; ok && f.GetMetric()[0].GetGauge().GetValue() == v {
+				found++
+			}
+		}
+		return found == len(want)
+	})
+	c.stop()
+}
+
+// Topics asked for before any broker is there are made once one is.
+func TestCreateBeforeBrokers(t *testing.T) {
+	m := newMesh(t)
+	m.controller(1)
+	w := m.gateway()
+	admin := m.controllers(w)
+	made := make(chan error, 1)
+	go func() {
+		resp, err := admin.CreateTopics(m.ctx(), &controllerv1.CreateTopicsRequest{Topics: []*controllerv1.NewTopic{{Name: "early"}}})
+		if e := rpc.FromProto(resp.GetResults()[0].GetError()); err == nil && e != nil {
+			err = e
+		}
+		made <- err
+	}()
+	m.awaitUnfenced(w, m.broker(1, 11))
+	if err := <-made; err != nil {
+		t.Fatal(err)
 	}
 }

@@ -82,12 +82,17 @@ type proc struct {
 // controller starts a controller and stops it with the test.
 func (m *mesh) controller(id int32, change ...func(*Config)) *proc {
 	m.t.Helper()
+	return m.controllerWith(service.Deps{Logger: m.logger(fmt.Sprintf("controller-%d", id))}, id, change...)
+}
+
+func (m *mesh) controllerWith(deps service.Deps, id int32, change ...func(*Config)) *proc {
+	m.t.Helper()
 	cfg := DefaultConfig()
 	cfg.NodeID, cfg.Listen, cfg.EtcdEndpoints = id, "127.0.0.1:0", m.etcd.Endpoints
 	for _, c := range change {
 		c(&cfg)
 	}
-	c, err := New(cfg, service.Deps{Logger: m.logger(fmt.Sprintf("controller-%d", id))})
+	c, err := New(cfg, deps)
 	if err != nil {
 		m.t.Fatal(err)
 	}

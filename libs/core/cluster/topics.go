@@ -68,6 +68,9 @@ func CreateTopics(s *State, limits Limits, topics []NewTopic) (Plan, []TopicOutc
 	taken := map[string]string{} // folded names of this request
 	for _, t := range topics {
 		outcome, rejection := createTopic(p, limits, t, taken)
+		if rejection != nil && rejection.Reason == "STARTING" {
+			return Plan{}, nil, rejection // no topic can be made; try the whole again
+		}
 		outcome.Rejection = rejection
 		outcomes = append(outcomes, outcome)
 	}

@@ -302,19 +302,7 @@ func describe(state *cluster.State, resp *controllerv1.DescribeClusterResponse) 
 	for _, b := range state.Brokers() {
 		resp.Brokers = append(resp.Brokers, brokerMessage(b.Value))
 	}
-	for _, t := range state.Topics() {
-		if t.Value.Deleting {
-			continue
-		}
-		resp.Topics++
-		for _, p := range state.Partitions(t.Value.ID) {
-			resp.Partitions++
-			if len(p.Value.ISR) < len(p.Value.Replicas) {
-				resp.UnderReplicatedPartitions++
-			}
-			if p.Value.Leader.IsZero() {
-				resp.OfflinePartitions++
-			}
-		}
-	}
+	count := state.Count()
+	resp.Topics, resp.Partitions = int32(count.Topics), int32(count.Partitions)
+	resp.OfflinePartitions, resp.UnderReplicatedPartitions = int32(count.Offline), int32(count.UnderReplicated)
 }
