@@ -65,7 +65,8 @@ type emptyMesh struct {
 
 func (m *emptyMesh) WatchMetadata(_ *controllerv1.WatchMetadataRequest, s controllerv1.MetadataService_WatchMetadataServer) error {
 	if err := s.Send(&controllerv1.WatchMetadataResponse{Message: &controllerv1.WatchMetadataResponse_Initial{Initial: &controllerv1.WatchInitial{
-		Handshake: rpc.LocalHandshake(), Controller: &typev1.Process{Id: 1}, ClusterId: "c1"}}}); err != nil {
+		Handshake: rpc.LocalHandshake(), Controller: &typev1.Process{Id: 1}, ClusterId: "c1",
+	}}}); err != nil {
 		return err
 	}
 	for first := true; ; first = false {
@@ -73,8 +74,10 @@ func (m *emptyMesh) WatchMetadata(_ *controllerv1.WatchMetadataRequest, s contro
 		if err != nil {
 			return err
 		}
-		r := &controllerv1.WatchMetadataResponse{Position: &controllerv1.Position{Generation: 1, Revision: now.Header.Revision},
-			Message: &controllerv1.WatchMetadataResponse_Heartbeat{Heartbeat: &controllerv1.Heartbeat{}}}
+		r := &controllerv1.WatchMetadataResponse{
+			Position: &controllerv1.Position{Generation: 1, Revision: now.Header.Revision},
+			Message:  &controllerv1.WatchMetadataResponse_Heartbeat{Heartbeat: &controllerv1.Heartbeat{}},
+		}
 		if first {
 			r.Message = &controllerv1.WatchMetadataResponse_Snapshot{Snapshot: &controllerv1.SnapshotPart{Last: true}}
 		}

@@ -31,8 +31,10 @@ func TestCreateTopicWaitsForLeaders(t *testing.T) {
 		for n := range int32(2) {
 			m.Partitions = append(m.Partitions, &controllerv1.Partition{TopicId: topicB[:], Partition: n, Replicas: []int32{1}})
 		}
-		return &controllerv1.CreateTopicsResponse{Position: r.controller.change(m),
-			Results: []*controllerv1.TopicResult{{Name: "b", TopicId: topicB[:], Partitions: 2, ReplicationFactor: 1}}}, nil
+		return &controllerv1.CreateTopicsResponse{
+			Position: r.controller.change(m),
+			Results:  []*controllerv1.TopicResult{{Name: "b", TopicId: topicB[:], Partitions: 2, ReplicationFactor: 1}},
+		}, nil
 	}
 	type answer struct {
 		resp *gatewayv1.CreateTopicResponse
@@ -43,7 +45,8 @@ func TestCreateTopicWaitsForLeaders(t *testing.T) {
 	defer wg.Wait()
 	wg.Go(func() {
 		resp, err := r.admin.CreateTopic(testContext(t), &gatewayv1.CreateTopicRequest{
-			RequestId: "id", Topic: "b", Partitions: ptr(int32(2)), Configs: map[string]string{"retention.ms": "5"}})
+			RequestId: "id", Topic: "b", Partitions: ptr(int32(2)), Configs: map[string]string{"retention.ms": "5"},
+		})
 		done <- answer{resp, err}
 	})
 	if req := <-asked; req.RequestId != "id" || req.Topics[0].GetPartitions() != 2 || req.Topics[0].Configs["retention.ms"] != "5" {
@@ -52,7 +55,8 @@ func TestCreateTopicWaitsForLeaders(t *testing.T) {
 	eventually(t, "the topic is seen", func() bool { return r.cfg.Images.Image().TopicByName("b") != nil })
 	lead := func(n int32) {
 		r.controller.change(&controllerv1.MetadataChanges{Partitions: []*controllerv1.Partition{{
-			TopicId: topicB[:], Partition: n, Replicas: []int32{1}, Leader: &typev1.Process{Id: 1, Incarnation: 9}}}})
+			TopicId: topicB[:], Partition: n, Replicas: []int32{1}, Leader: &typev1.Process{Id: 1, Incarnation: 9},
+		}}})
 	}
 	lead(0)
 	eventually(t, "partition 0 has a leader", func() bool { return leaderless(r.cfg.Images.Image().TopicByName("b")) == 1 })
@@ -74,8 +78,10 @@ func TestCreateTopicWithoutLeaders(t *testing.T) {
 		return &controllerv1.CreateTopicsResponse{
 			Position: r.controller.change(&controllerv1.MetadataChanges{
 				Topics:     []*controllerv1.Topic{{TopicId: topicB[:], Name: "b", Partitions: 1}},
-				Partitions: []*controllerv1.Partition{{TopicId: topicB[:], Replicas: []int32{1}}}}),
-			Results: []*controllerv1.TopicResult{{Name: "b", TopicId: topicB[:], Partitions: 1}}}, nil
+				Partitions: []*controllerv1.Partition{{TopicId: topicB[:], Replicas: []int32{1}}},
+			}),
+			Results: []*controllerv1.TopicResult{{Name: "b", TopicId: topicB[:], Partitions: 1}},
+		}, nil
 	}
 	_, err := r.admin.CreateTopic(context.Background(), &gatewayv1.CreateTopicRequest{Topic: "b"})
 	if e := rpc.FromError(err); e == nil || e.Reason != typev1.ErrorReason_ERROR_REASON_LEADER_NOT_AVAILABLE || e.Outcome != typev1.Outcome_OUTCOME_DONE || !strings.Contains(e.Message, "partition 0") {
@@ -88,8 +94,10 @@ func TestAdminErrors(t *testing.T) {
 	r := newRig(t, nil)
 	ctx := testContext(t)
 	r.controller.create = func(req *controllerv1.CreateTopicsRequest) (*controllerv1.CreateTopicsResponse, error) {
-		return &controllerv1.CreateTopicsResponse{Results: []*controllerv1.TopicResult{{Name: req.Topics[0].Name,
-			Error: rpc.ToProto(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_TOPIC_EXISTS, "topic %q exists", req.Topics[0].Name))}}}, nil
+		return &controllerv1.CreateTopicsResponse{Results: []*controllerv1.TopicResult{{
+			Name:  req.Topics[0].Name,
+			Error: rpc.ToProto(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_TOPIC_EXISTS, "topic %q exists", req.Topics[0].Name)),
+		}}}, nil
 	}
 	if _, err := r.admin.CreateTopic(ctx, &gatewayv1.CreateTopicRequest{Topic: "a"}); reason(err) != "TOPIC_EXISTS" {
 		t.Errorf("create: %v", err)
@@ -139,8 +147,10 @@ func TestAlterAndDelete(t *testing.T) {
 		t.Errorf("%d partitions are seen", n)
 	}
 	r.controller.remove = func(*controllerv1.DeleteTopicsRequest) (*controllerv1.DeleteTopicsResponse, error) {
-		return &controllerv1.DeleteTopicsResponse{Results: []*controllerv1.TopicResult{{Name: "a"}},
-			Position: r.controller.change(&controllerv1.MetadataChanges{RemovedTopics: [][]byte{topicA[:]}})}, nil
+		return &controllerv1.DeleteTopicsResponse{
+			Results:  []*controllerv1.TopicResult{{Name: "a"}},
+			Position: r.controller.change(&controllerv1.MetadataChanges{RemovedTopics: [][]byte{topicA[:]}}),
+		}, nil
 	}
 	if _, err := r.admin.DeleteTopic(ctx, &gatewayv1.DeleteTopicRequest{Topic: "a"}); err != nil {
 		t.Fatal(err)
@@ -266,8 +276,10 @@ func TestDescribeCluster(t *testing.T) {
 		return &controllerv1.DescribeClusterResponse{
 			ClusterId: "c1", Leader: &controllerv1.ControllerLeader{Controller: &typev1.Process{Id: 2}}, Topics: 1, Partitions: 3,
 			Position: &controllerv1.Position{Generation: 1, Revision: 12},
-			Registrations: []*controllerv1.Registration{broker(9),
-				{Kind: controllerv1.ServiceKind_SERVICE_KIND_CONTROLLER, Process: &typev1.Process{Id: 2}}},
+			Registrations: []*controllerv1.Registration{
+				broker(9),
+				{Kind: controllerv1.ServiceKind_SERVICE_KIND_CONTROLLER, Process: &typev1.Process{Id: 2}},
+			},
 			Brokers: []*controllerv1.Broker{{Broker: &typev1.Process{Id: 1, Incarnation: 9}}, {Broker: &typev1.Process{Id: 5}, Fenced: true}},
 		}, nil
 	}
@@ -283,8 +295,10 @@ func TestDescribeCluster(t *testing.T) {
 		<-ctx.Done()
 		return nil, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_CONTROLLER_NOT_AVAILABLE, "none leads")
 	}
-	r.controller.change(&controllerv1.MetadataChanges{Registrations: []*controllerv1.Registration{broker(10)},
-		Brokers: []*controllerv1.Broker{{Broker: &typev1.Process{Id: 1, Incarnation: 9}}}, Partitions: []*controllerv1.Partition{partition(2, 0)}})
+	r.controller.change(&controllerv1.MetadataChanges{
+		Registrations: []*controllerv1.Registration{broker(10)},
+		Brokers:       []*controllerv1.Broker{{Broker: &typev1.Process{Id: 1, Incarnation: 9}}}, Partitions: []*controllerv1.Partition{partition(2, 0)},
+	})
 	eventually(t, "the change is seen", func() bool { return len(r.cfg.Images.Image().Brokers()) == 1 })
 	resp, err = r.admin.DescribeCluster(testContext(t), &gatewayv1.DescribeClusterRequest{})
 	if err != nil || resp.Controller != 0 || resp.ClusterId != "c1" || resp.OfflinePartitions != 1 || resp.Partitions != 3 || resp.Topics != 1 {

@@ -172,7 +172,8 @@ func TestSlowConsumer(t *testing.T) {
 		t.Errorf("%d bytes were taken for a client that reads nothing", bytes)
 	}
 	c.put(&gatewayv1.ConsumeRequest{Message: &gatewayv1.ConsumeRequest_Commit{Commit: &gatewayv1.ConsumeCommit{
-		Sequence: 1, Positions: []*gatewayv1.ConsumePosition{{Topic: "a", Partition: 0, NextOffset: 3}}}}})
+		Sequence: 1, Positions: []*gatewayv1.ConsumePosition{{Topic: "a", Partition: 0, NextOffset: 3}},
+	}}})
 	eventually(t, "the commit gets through", m.has("commit 0@3"))
 	m.assign(2)
 	eventually(t, "the revocation gets through", m.has("revoking 1"))
@@ -198,7 +199,8 @@ func TestGroupMembership(t *testing.T) {
 		m.onFetch = serve(record.Record{Offset: 0, Value: []byte("x")})
 	})
 	c := r.subscribe(t, testContext(t), &gatewayv1.ConsumeOpen{
-		Group: "g", Topics: []string{"a"}, InstanceId: "i", SessionTimeout: durationpb.New(7 * time.Second), AutoCommitInterval: durationpb.New(time.Hour)})
+		Group: "g", Topics: []string{"a"}, InstanceId: "i", SessionTimeout: durationpb.New(7 * time.Second), AutoCommitInterval: durationpb.New(time.Hour),
+	})
 	m := r.mesh.member(t, 0)
 	if m.cfg.Group != "g" || m.cfg.InstanceID != "i" || m.cfg.SessionTimeout != 7*time.Second || m.cfg.ClientHost == "" || !m.cfg.Alive() {
 		t.Errorf("config %+v", m.cfg)
@@ -209,7 +211,8 @@ func TestGroupMembership(t *testing.T) {
 	m.assign(1, 0)
 	c.until("records", func(m *gatewayv1.ConsumeResponse) bool { return m.GetRecords() != nil })
 	c.put(&gatewayv1.ConsumeRequest{Message: &gatewayv1.ConsumeRequest_Release{Release: &gatewayv1.ConsumeRelease{
-		Positions: []*gatewayv1.ConsumePosition{{Topic: "a", NextOffset: 1}}}}})
+		Positions: []*gatewayv1.ConsumePosition{{Topic: "a", NextOffset: 1}},
+	}}})
 	c.put(&gatewayv1.ConsumeRequest{Message: &gatewayv1.ConsumeRequest_Leave{Leave: &gatewayv1.ConsumeLeave{}}})
 	c.until("closed", func(m *gatewayv1.ConsumeResponse) bool { return m.GetClosed() != nil })
 	if _, err := c.Recv(); !errors.Is(err, io.EOF) {
@@ -240,8 +243,10 @@ func TestBrokenStreamDetaches(t *testing.T) {
 // TestResumeElsewhere passes member id, attach number and what the client holds on.
 func TestResumeElsewhere(t *testing.T) {
 	r := newRig(t, nil)
-	c := r.subscribe(t, testContext(t), &gatewayv1.ConsumeOpen{Group: "g", Topics: []string{"a"}, MemberId: "m1", Attach: 4,
-		Positions: []*gatewayv1.ConsumePosition{{Topic: "a", Partition: 2, NextOffset: 9}, {Topic: "gone", NextOffset: 1}}})
+	c := r.subscribe(t, testContext(t), &gatewayv1.ConsumeOpen{
+		Group: "g", Topics: []string{"a"}, MemberId: "m1", Attach: 4,
+		Positions: []*gatewayv1.ConsumePosition{{Topic: "a", Partition: 2, NextOffset: 9}, {Topic: "gone", NextOffset: 1}},
+	})
 	m := r.mesh.member(t, 0)
 	if m.cfg.MemberID != "m1" || m.cfg.Attach != 4 || len(m.cfg.Owned) != 1 || m.cfg.Owned[0].TopicPartition != partA(2) {
 		t.Errorf("config %+v", m.cfg)
@@ -270,7 +275,8 @@ func TestConsumeDrain(t *testing.T) {
 		t.Fatal("drain is told")
 	}
 	c.put(&gatewayv1.ConsumeRequest{Message: &gatewayv1.ConsumeRequest_Commit{Commit: &gatewayv1.ConsumeCommit{
-		Sequence: 1, Positions: []*gatewayv1.ConsumePosition{{Topic: "a", NextOffset: 1}}}}})
+		Sequence: 1, Positions: []*gatewayv1.ConsumePosition{{Topic: "a", NextOffset: 1}},
+	}}})
 	if res := c.get().GetCommitResult(); res.GetSequence() != 1 || len(res.GetCommitted()) != 1 {
 		t.Fatalf("commit result %v", res)
 	}

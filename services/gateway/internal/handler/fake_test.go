@@ -256,8 +256,10 @@ func (f *fakeFetcher) TryNext() *client.FetchEvent {
 			s.Offset++
 			f.starts[p] = s
 			f.taken++
-			return &client.FetchEvent{TopicPartition: p, Topic: "a", Tag: s.Tag, Kind: client.FetchRecords, Offset: o, NextOffset: o + 1,
-				HighWatermark: 1 << 40, Records: []record.Record{{Offset: o, Value: make([]byte, f.endless)}}}
+			return &client.FetchEvent{
+				TopicPartition: p, Topic: "a", Tag: s.Tag, Kind: client.FetchRecords, Offset: o, NextOffset: o + 1,
+				HighWatermark: 1 << 40, Records: []record.Record{{Offset: o, Value: make([]byte, f.endless)}},
+			}
 		}
 	}
 	for len(f.events) > 0 {
@@ -376,7 +378,8 @@ func (f *fakeMember) assign(epoch int64, parts ...int32) {
 	a := &client.Assignment{MemberEpoch: epoch, GroupEpoch: epoch, RevocationTimeout: time.Minute}
 	for _, n := range parts {
 		a.Partitions = append(a.Partitions, client.AssignedPartition{
-			OwnedPartition: client.OwnedPartition{TopicPartition: partA(n), AssignmentEpoch: 1}, Topic: "a", StartOffset: 0, StartLeaderEpoch: -1})
+			OwnedPartition: client.OwnedPartition{TopicPartition: partA(n), AssignmentEpoch: 1}, Topic: "a", StartOffset: 0, StartLeaderEpoch: -1,
+		})
 	}
 	f.events <- client.MemberEvent{Assignment: a}
 }
@@ -412,7 +415,8 @@ func (c *fakeController) WatchMetadata(_ *controllerv1.WatchMetadataRequest, s c
 		return s.Send(m)
 	}
 	if err := send(0, &controllerv1.WatchMetadataResponse{Message: &controllerv1.WatchMetadataResponse_Initial{Initial: &controllerv1.WatchInitial{
-		Handshake: rpc.LocalHandshake(), Controller: &typev1.Process{Id: 1}, ClusterId: "c1", HeartbeatIntervalMs: 500}}}); err != nil {
+		Handshake: rpc.LocalHandshake(), Controller: &typev1.Process{Id: 1}, ClusterId: "c1", HeartbeatIntervalMs: 500,
+	}}}); err != nil {
 		return err
 	}
 	beat := time.NewTicker(200 * time.Millisecond)
@@ -471,10 +475,14 @@ type rig struct {
 
 func testLimits() Limits {
 	return Limits{
-		Produce: session.ProduceLimits{MaxInFlightRecords: 100, MaxInFlightBytes: 1 << 20, MaxSendRecords: 1000, OpenTimeout: patience,
-			DeliveryTimeout: time.Minute, MaxDeliveryTimeout: time.Hour, Linger: time.Millisecond, MaxLinger: time.Second, DrainTimeout: 5 * time.Second},
-		Consume: session.ConsumeLimits{OpenTimeout: patience, DrainTimeout: 5 * time.Second, MaxPartitions: 100, MaxCommits: 8, MaxUnread: 100,
-			ChunkBytes: 64 << 10, MaxMessageBytes: 16 << 20},
+		Produce: session.ProduceLimits{
+			MaxInFlightRecords: 100, MaxInFlightBytes: 1 << 20, MaxSendRecords: 1000, OpenTimeout: patience,
+			DeliveryTimeout: time.Minute, MaxDeliveryTimeout: time.Hour, Linger: time.Millisecond, MaxLinger: time.Second, DrainTimeout: 5 * time.Second,
+		},
+		Consume: session.ConsumeLimits{
+			OpenTimeout: patience, DrainTimeout: 5 * time.Second, MaxPartitions: 100, MaxCommits: 8, MaxUnread: 100,
+			ChunkBytes: 64 << 10, MaxMessageBytes: 16 << 20,
+		},
 		MaxProduceStreams: 100, MaxConsumeStreams: 100, MaxProduceBytes: 16 << 20, MaxProducers: 4, BatchBytes: 64 << 10,
 		FetchBytes: 1 << 20, MaxResponseBytes: 256 << 10, MaxDecodedBytes: 16 << 20, AdminTimeout: 5 * time.Second, MarksTimeout: time.Second,
 	}
@@ -527,8 +535,10 @@ func newRig(t *testing.T, change func(*Limits, *fakeMesh, *Config)) *rig {
 	if r.server, err = rpc.NewServer(rpc.ServerConfig{StreamGrace: 5 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Limits: testLimits(), Identity: session.Identity{Process: &typev1.Process{Id: 1}}, Mesh: r.mesh, Controllers: r.controller,
-		Images: watcher, Draining: r.server.Draining()}
+	cfg := Config{
+		Limits: testLimits(), Identity: session.Identity{Process: &typev1.Process{Id: 1}}, Mesh: r.mesh, Controllers: r.controller,
+		Images: watcher, Draining: r.server.Draining(),
+	}
 	if change != nil {
 		change(&cfg.Limits, r.mesh, &cfg)
 	}

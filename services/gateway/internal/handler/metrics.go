@@ -29,10 +29,12 @@ func newMetrics() *metrics {
 		produced:      counter("leat_gateway_produce_records_total", "records acknowledged, or handed over with acks none"),
 		producedBytes: counter("leat_gateway_produce_bytes_total", "bytes of the messages that records came in"),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "leat_gateway_produce_failures_total", Help: "records that were not acknowledged, by reason"}, []string{"reason"}),
+			Name: "leat_gateway_produce_failures_total", Help: "records that were not acknowledged, by reason",
+		}, []string{"reason"}),
 		sendSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "leat_gateway_send_seconds", Help: "time from the receipt of a send to its last result",
-			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16)}),
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
+		}),
 		consumed:      counter("leat_gateway_consume_records_total", "records given to consumers"),
 		consumedBytes: counter("leat_gateway_consume_bytes_total", "bytes of records given to consumers, as messages carry them"),
 	}

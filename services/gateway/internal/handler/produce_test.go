@@ -78,7 +78,8 @@ func TestProduceStream(t *testing.T) {
 	r := newRig(t, nil)
 	p := r.open(t, testContext(t), &gatewayv1.ProduceOpen{})
 	p.send(1, rec("x"), &gatewayv1.ProduceRecord{Key: []byte{}, TimestampMs: ptr(int64(12)), Partition: ptr(int32(2)), Headers: []*typev1.Header{
-		{Key: []byte("k"), Value: []byte{}}, {Key: []byte("k")}, {Key: []byte("k"), Value: []byte("v")}}})
+		{Key: []byte("k"), Value: []byte{}}, {Key: []byte("k")}, {Key: []byte("k"), Value: []byte("v")},
+	}})
 	p.half()
 	res := p.get().GetResult()
 	if res.GetId() != 1 || len(res.Ranges) != 2 || res.Ranges[0].BaseOffset != 0 || res.Ranges[1].Partition != 2 {
@@ -252,7 +253,8 @@ func TestProduceUnreadResults(t *testing.T) {
 	wg.Go(func() {
 		for id := int64(0); ; id++ {
 			if p.ProducerService_ProduceClient.Send(&gatewayv1.ProduceRequest{Message: &gatewayv1.ProduceRequest_Send{Send: &gatewayv1.ProduceSend{
-				Id: id, Topic: strings.Repeat("long", 50), Records: []*gatewayv1.ProduceRecord{rec("x")}}}}) != nil {
+				Id: id, Topic: strings.Repeat("long", 50), Records: []*gatewayv1.ProduceRecord{rec("x")},
+			}}}) != nil {
 				return
 			}
 		}

@@ -29,8 +29,10 @@ func TestTracing(t *testing.T) {
 	r := newRig(t, func(_ *Limits, m *fakeMesh, c *Config) {
 		c.TracerProvider = provider
 		m.onFetch = func(f *fakeFetcher, s client.FetchStart) {
-			f.push(&client.FetchEvent{TopicPartition: s.TopicPartition, Topic: "a", Tag: s.Tag, Kind: client.FetchRecords, NextOffset: 1, Trace: fetchTrace,
-				Records: []record.Record{{Offset: 0, Headers: []record.RecordHeader{{Key: []byte("traceparent"), Value: []byte(traceTwo)}}}}})
+			f.push(&client.FetchEvent{
+				TopicPartition: s.TopicPartition, Topic: "a", Tag: s.Tag, Kind: client.FetchRecords, NextOffset: 1, Trace: fetchTrace,
+				Records: []record.Record{{Offset: 0, Headers: []record.RecordHeader{{Key: []byte("traceparent"), Value: []byte(traceTwo)}}}},
+			})
 		}
 	})
 	ctx := metadata.AppendToOutgoingContext(testContext(t), "traceparent", traceOne)
@@ -40,7 +42,8 @@ func TestTracing(t *testing.T) {
 	p.send(1, rec("x"), own)
 	p.get()
 	p.put(&gatewayv1.ProduceRequest{Message: &gatewayv1.ProduceRequest_Send{Send: &gatewayv1.ProduceSend{
-		Id: 2, Topic: "a", Records: []*gatewayv1.ProduceRecord{rec("z")}, Trace: &typev1.TraceContext{Traceparent: traceTwo}}}})
+		Id: 2, Topic: "a", Records: []*gatewayv1.ProduceRecord{rec("z")}, Trace: &typev1.TraceContext{Traceparent: traceTwo},
+	}}})
 	p.get()
 	spans := exporter.GetSpans()
 	if len(spans) != 3 {

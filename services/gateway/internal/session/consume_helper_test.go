@@ -283,7 +283,8 @@ func msgCommit(seq int64, p ...*gatewayv1.ConsumePosition) *gatewayv1.ConsumeReq
 
 func msgSeek(id int64, n int32, offset int64) *gatewayv1.ConsumeRequest {
 	return &gatewayv1.ConsumeRequest{Message: &gatewayv1.ConsumeRequest_Seek{Seek: &gatewayv1.ConsumeSeek{
-		SeekId: id, Topic: "a", Partition: n, To: &gatewayv1.ConsumeSeek_Offset{Offset: offset}}}}
+		SeekId: id, Topic: "a", Partition: n, To: &gatewayv1.ConsumeSeek_Offset{Offset: offset},
+	}}}
 }
 
 func msgPause(parts ...int32) *gatewayv1.ConsumeRequest {

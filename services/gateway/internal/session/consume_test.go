@@ -145,7 +145,8 @@ func TestConsumeEveryStateAndMessage(t *testing.T) {
 func TestGroupStory(t *testing.T) {
 	h := newHarness(t)
 	h.recv(&gatewayv1.ConsumeRequest{Message: &gatewayv1.ConsumeRequest_Open{Open: &gatewayv1.ConsumeOpen{
-		Group: "g", Topics: []string{"a"}, StartAt: gatewayv1.StartAt_START_AT_EARLIEST, AutoCommitInterval: seconds(5)}}})
+		Group: "g", Topics: []string{"a"}, StartAt: gatewayv1.StartAt_START_AT_EARLIEST, AutoCommitInterval: seconds(5),
+	}}})
 	h.expect("* lookup a")
 	h.c.LookedUp(h.now, []Topic{{Name: "a", ID: topicA, Partitions: 2}}, nil)
 	h.expect("* join g")
@@ -305,7 +306,8 @@ func TestSeek(t *testing.T) {
 	h.fetched(0, 52, 50, 51)
 	h.expect("< records 0 50 51 next 52 seek 1")
 	h.recv(&gatewayv1.ConsumeRequest{Message: &gatewayv1.ConsumeRequest_Seek{Seek: &gatewayv1.ConsumeSeek{
-		SeekId: 2, Topic: "a", To: &gatewayv1.ConsumeSeek_Spec{Spec: client.Earliest()}}}})
+		SeekId: 2, Topic: "a", To: &gatewayv1.ConsumeSeek_Spec{Spec: client.Earliest()},
+	}}})
 	h.expect("* stop 0", "* resolve 0 place:PLACE_EARLIEST")
 	h.c.Resolved(h.now, ResolveResult{Partition: partA(0), Tag: h.tag(0), Offset: 7})
 	h.expect("* fetch 0@7 epoch -1")
@@ -477,7 +479,8 @@ func TestCommits(t *testing.T) {
 		t.Error("two commits are on their way, the limit")
 	}
 	h.c.Committed(h.now, 2, client.CommitResult{Refused: map[client.TopicPartition]error{
-		partA(0): rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STALE_COMMIT, "x")}}, nil)
+		partA(0): rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STALE_COMMIT, "x"),
+	}}, nil)
 	h.expect("< committed 3 0!INVALID_REQUEST/FIX 7!STALE_COMMIT/DROP_PARTITION 0!STALE_COMMIT/DROP_PARTITION")
 	h.c.Committed(h.now, 1, client.CommitResult{}, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED, "x"))
 	h.expect("< committed 2 !DEADLINE_EXCEEDED/RETRY")

@@ -137,17 +137,27 @@ func TestProduceEveryStateAndEvent(t *testing.T) {
 	}
 	type row struct{ open, send, empty, halfClose, drain, opened, s10, h1, done string }
 	table := map[ProduceState]row{
-		ProduceNew: {"OPENING", "ENDED/STREAM_PROTOCOL", "ENDED/STREAM_PROTOCOL", "ENDED/STREAM_PROTOCOL", "ENDED/DRAINING", "NEW",
-			"ENDED/STREAM_PROTOCOL", "ENDED/STREAM_PROTOCOL", "NEW"},
+		ProduceNew: {
+			"OPENING", "ENDED/STREAM_PROTOCOL", "ENDED/STREAM_PROTOCOL", "ENDED/STREAM_PROTOCOL", "ENDED/DRAINING", "NEW",
+			"ENDED/STREAM_PROTOCOL", "ENDED/STREAM_PROTOCOL", "NEW",
+		},
 		ProduceOpening: {"OPENING", "OPENING", "OPENING", "ENDED/OK summary 0=0+0+0", "ENDED/DRAINING", "OPEN opened 4/1000", "OPENING", "OPENING", "OPENING"},
-		ProduceOpen: {"FAILING", "OPEN", "FAILING", "HALF_CLOSED", "DRAINING drain", "OPEN", "OPEN",
-			"OPEN result 1 0+1@-1:-1!DEADLINE_EXCEEDED/UNKNOWN", "OPEN result 1 0+1@0:5"},
-		ProduceDraining: {"FAILING", "DRAINING result 2 0+1@-1:-1!DRAINING/NOT_DONE", "FAILING", "HALF_CLOSED", "DRAINING", "DRAINING",
-			"ENDED/DRAINING", "ENDED/DRAINING result 1 0+1@-1:-1!DEADLINE_EXCEEDED/UNKNOWN", "DRAINING result 1 0+1@0:5"},
-		ProduceHalfClosed: {"HALF_CLOSED", "HALF_CLOSED", "HALF_CLOSED", "HALF_CLOSED", "HALF_CLOSED", "HALF_CLOSED", "HALF_CLOSED",
-			"ENDED/OK result 1 0+1@-1:-1!DEADLINE_EXCEEDED/UNKNOWN, summary 1=0+0+1", "ENDED/OK result 1 0+1@0:5, summary 1=1+0+0"},
-		ProduceFailing: {"FAILING", "FAILING", "FAILING", "FAILING", "FAILING", "FAILING", "FAILING",
-			"ENDED/INVALID_REQUEST result 1 0+1@-1:-1!DEADLINE_EXCEEDED/UNKNOWN", "ENDED/INVALID_REQUEST result 1 0+1@0:5"},
+		ProduceOpen: {
+			"FAILING", "OPEN", "FAILING", "HALF_CLOSED", "DRAINING drain", "OPEN", "OPEN",
+			"OPEN result 1 0+1@-1:-1!DEADLINE_EXCEEDED/UNKNOWN", "OPEN result 1 0+1@0:5",
+		},
+		ProduceDraining: {
+			"FAILING", "DRAINING result 2 0+1@-1:-1!DRAINING/NOT_DONE", "FAILING", "HALF_CLOSED", "DRAINING", "DRAINING",
+			"ENDED/DRAINING", "ENDED/DRAINING result 1 0+1@-1:-1!DEADLINE_EXCEEDED/UNKNOWN", "DRAINING result 1 0+1@0:5",
+		},
+		ProduceHalfClosed: {
+			"HALF_CLOSED", "HALF_CLOSED", "HALF_CLOSED", "HALF_CLOSED", "HALF_CLOSED", "HALF_CLOSED", "HALF_CLOSED",
+			"ENDED/OK result 1 0+1@-1:-1!DEADLINE_EXCEEDED/UNKNOWN, summary 1=0+0+1", "ENDED/OK result 1 0+1@0:5, summary 1=1+0+0",
+		},
+		ProduceFailing: {
+			"FAILING", "FAILING", "FAILING", "FAILING", "FAILING", "FAILING", "FAILING",
+			"ENDED/INVALID_REQUEST result 1 0+1@-1:-1!DEADLINE_EXCEEDED/UNKNOWN", "ENDED/INVALID_REQUEST result 1 0+1@0:5",
+		},
 		ProduceEnded: {"ENDED/OK", "ENDED/OK", "ENDED/OK", "ENDED/OK", "ENDED/OK", "ENDED/OK", "ENDED/OK", "ENDED/OK", "ENDED/OK"},
 	}
 	for state, want := range table {
@@ -214,7 +224,8 @@ func TestProduceRanges(t *testing.T) {
 	dup.MaybeDuplicated = true
 	results := []RecordResult{
 		ok(0, 10), ok(0, 11), ok(1, 12), ok(0, 12),
-		{Partition: 2, Offset: -1, LeaderEpoch: -1, Err: tooLarge}, {Partition: 2, Offset: -1, LeaderEpoch: -1, Err: tooLarge},
+		{Partition: 2, Offset: -1, LeaderEpoch: -1, Err: tooLarge},
+		{Partition: 2, Offset: -1, LeaderEpoch: -1, Err: tooLarge},
 		ok(0, 13), dup,
 	}
 	got := showProduce(&gatewayv1.ProduceResponse{Message: &gatewayv1.ProduceResponse_Result{Result: &gatewayv1.ProduceResult{Id: 1, Ranges: Ranges("t", results)}}})
@@ -232,8 +243,10 @@ func TestProduceRanges(t *testing.T) {
 func TestProduceManyErrorsFitAMessage(t *testing.T) {
 	results := make([]RecordResult, 10_000)
 	for i := range results {
-		results[i] = RecordResult{Partition: int32(i), Offset: -1, LeaderEpoch: -1,
-			Err: rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_PARTITION, "%s %d", strings.Repeat("long ", 200), i)}
+		results[i] = RecordResult{
+			Partition: int32(i), Offset: -1, LeaderEpoch: -1,
+			Err: rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_PARTITION, "%s %d", strings.Repeat("long ", 200), i),
+		}
 	}
 	m := &gatewayv1.ProduceResult{Ranges: Ranges(strings.Repeat("t", 249), results)}
 	if size := proto.Size(m); size > 4<<20-1024 {
@@ -349,8 +362,10 @@ func TestProduceOpenIsChecked(t *testing.T) {
 	p = NewProduce(epoch0, produceLimits(), Identity{})
 	p.Receive(epoch0, openRequest(&gatewayv1.ProduceOpen{OnError: gatewayv1.OnError_ON_ERROR_STOP_PARTITION, DeliveryTimeout: durationpb.New(time.Second)}), 2)
 	e := p.TakeEffects()
-	want := ProduceSettings{Acks: typev1.Acks_ACKS_ALL, DeliveryTimeout: time.Second, StopPartition: true,
-		Compression: typev1.CompressionType_COMPRESSION_TYPE_NONE, Partitioner: gatewayv1.Partitioner_PARTITIONER_MURMUR2, Linger: 5 * time.Millisecond}
+	want := ProduceSettings{
+		Acks: typev1.Acks_ACKS_ALL, DeliveryTimeout: time.Second, StopPartition: true,
+		Compression: typev1.CompressionType_COMPRESSION_TYPE_NONE, Partitioner: gatewayv1.Partitioner_PARTITIONER_MURMUR2, Linger: 5 * time.Millisecond,
+	}
 	if len(e) != 1 || e[0] != (ProduceAcquire{Settings: want}) {
 		t.Errorf("effects %+v", e)
 	}
