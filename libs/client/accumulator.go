@@ -1,9 +1,6 @@
 package client
 
 import (
-	"cmp"
-	"fmt"
-	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -83,6 +80,8 @@ type batch struct {
 	unknown  bool // an attempt may have stored it
 	last     *rpc.Error
 	reported bool // its waiters have been told; it is only waited for
+	sentTo   Leader
+	giveUpAt time.Time // when its answer is no longer waited for; zero: until the stream ends
 	over     chan struct{}
 	parent   *batch // it is a part of
 	parts    int    // that are not over
@@ -245,6 +244,11 @@ func (a *accumulator) due(now time.Time) time.Time {
 			}
 		}
 	}
+	for _, b := range a.inflight {
+		if !b.giveUpAt.IsZero() {
+			sooner(b.giveUpAt)
+		}
+	}
 	if a.open != nil {
 		sooner(a.open.deadline)
 	}
@@ -278,179 +282,6 @@ func (a *accumulator) hold(now time.Time, why *rpc.Error) {
 	}
 }
 
-// ended takes in what became of a batch in flight. retry says that the failure may
-// pass.
-func (a *accumulator) ended(b *batch, offset int64, epoch int32, err *rpc.Error, retry bool, now time.Time) {
-	i := slices.Index(a.inflight, b)
-	if i < 0 {
-		return
-	}
-	a.inflight = slices.Delete(a.inflight, i, i+1)
-	if err == nil {
-		a.lastOK, a.failures, a.probing = max(a.lastOK, b.seq), 0, false
-		a.report(finishedBatch{batch: b, offset: offset, epoch: epoch})
-	} else {
-		b.last = err
-		maybe := mayHaveHappened(err)
-		b.unknown = b.unknown || maybe
-		switch {
-		case err.Reason == reasonRecordTooLarge && len(b.waiters) > 1 && a.split(b) == nil:
-			a.recovering = true
-		case b.reported: // only its end was waited for
-		case !retry || a.cfg.noAcks || maybe && a.cfg.noRetryUnknown:
-			a.finish(b, err)
-		default:
-			a.failed = append(a.failed, b)
-			a.recovering = true
-		}
-	}
-	if a.recovering && len(a.inflight) == 0 {
-		a.recover(now, err)
-	}
-}
-
-// recover puts what has failed first in line, unless it was overtaken.
-func (a *accumulator) recover(now time.Time, err *rpc.Error) {
-	failed := a.failed
-	a.failed, a.recovering, a.probing = nil, false, true
-	slices.SortFunc(failed, bySeq)
-	var again, overtaken []*batch
-	for _, b := range failed {
-		if b.seq < a.lastOK {
-			overtaken = append(overtaken, b)
-		} else {
-			again = append(again, b)
-		}
-	}
-	a.ready = append(again, a.ready...)
-	a.failures++
-	wait := a.cfg.backoff(a.failures)
-	if err != nil && err.Leader == nil {
-		wait = max(wait, err.RetryDelay)
-	}
-	a.notBefore = now.Add(wait)
-	for _, b := range overtaken {
-		a.finish(b, rpc.Errorf(b.last.Reason, "a later batch of the partition was stored meanwhile, so that another try would break the order: %w", b.last))
-	}
-}
-
-// expire fails batches whose time has run out. One in flight is still waited for,
-// so that the order holds, but its records are told now.
-func (a *accumulator) expire(now time.Time) {
-	var late []*batch
-	sift := func(list []*batch) []*batch {
-		return slices.DeleteFunc(list, func(b *batch) bool {
-			if now.Before(b.deadline) {
-				return false
-			}
-			late = append(late, b)
-			return true
-		})
-	}
-	for _, b := range a.inflight {
-		if !now.Before(b.deadline) && !b.reported {
-			b.unknown = true
-			late = append(late, b)
-		}
-	}
-	a.failed, a.ready = sift(a.failed), sift(a.ready)
-	if a.open != nil && !now.Before(a.open.deadline) {
-		late = append(late, a.open)
-		a.open = nil
-	}
-	slices.SortFunc(late, bySeq)
-	for _, b := range late {
-		a.finish(b, a.timeout(b))
-	}
-}
-
-func bySeq(x, y *batch) int { return cmp.Compare(x.seq, y.seq) }
-
-func (a *accumulator) timeout(b *batch) *rpc.Error {
-	e := rpc.Errorf(reasonDeadlineExceeded, "the records were not acknowledged within %v", a.cfg.delivery)
-	if b.last != nil {
-		e = rpc.Errorf(reasonDeadlineExceeded, "the records were not acknowledged within %v; last problem: %w", a.cfg.delivery, b.last).
-			With("last_reason", rpc.ReasonName(b.last.Reason))
-	}
-	return e
-}
-
-// fail ends everything that is not in flight, and what is in flight with an
-// unknown outcome.
-func (a *accumulator) fail(err *rpc.Error) {
-	for _, b := range slices.Clone(a.inflight) {
-		if !b.reported {
-			b.unknown = true
-			a.finish(b, err)
-		}
-	}
-	all := append(append(a.failed, a.ready...), a.openList()...)
-	a.failed, a.ready, a.open = nil, nil, nil
-	for _, b := range all {
-		a.finish(b, err)
-	}
-}
-
-func (a *accumulator) openList() []*batch {
-	if a.open == nil {
-		return nil
-	}
-	return []*batch{a.open}
-}
-
-// finish ends a batch with an error whose outcome covers all attempts.
-func (a *accumulator) finish(b *batch, err *rpc.Error) {
-	outcome := outcomeNotDone
-	if b.unknown {
-		outcome = outcomeUnknown
-	}
-	a.report(finishedBatch{batch: b, offset: -1, epoch: -1, err: err.WithOutcome(outcome)})
-	if a.cfg.stopPartition {
-		a.stop(err)
-	}
-}
-
-// stop fails everything that waits and everything that comes, after a failure.
-func (a *accumulator) stop(err *rpc.Error) {
-	if a.stopped != nil {
-		return
-	}
-	a.stopped = rpc.Errorf(reasonPartitionStopped, "an earlier record of the partition failed (%s), and the producer stops there: deal with it, then send the rest again with another producer",
-		rpc.ReasonName(err.Reason))
-	a.fail(a.stopped)
-}
-
-// report puts the end of a batch in line for its waiters, once.
-func (a *accumulator) report(f finishedBatch) {
-	if f.reported {
-		return
-	}
-	f.reported = true
-	a.finished = append(a.finished, f)
-}
-
-// takeFinished hands over what is to be reported.
-func (a *accumulator) takeFinished() []finishedBatch {
-	f := a.finished
-	a.finished = nil
-	return f
-}
-
-// flush makes everything that is here go without lingering, and returns what must
-// be waited for.
-func (a *accumulator) flush() []*batch {
-	a.flushUpTo = a.lastSeq
-	var all []*batch
-	for _, list := range [][]*batch{a.failed, a.inflight, a.ready, a.openList()} {
-		for _, b := range list {
-			if !b.reported {
-				all = append(all, b)
-			}
-		}
-	}
-	return all
-}
-
 // maxLinks bounds the traces that one batch is linked to.
 const maxLinks = 32
 
@@ -463,45 +294,4 @@ func (b *batch) trace(sc trace.SpanContext) {
 	case len(b.links) < maxLinks && sc.SpanID() != b.first.SpanID():
 		b.links = append(b.links, trace.Link{SpanContext: sc})
 	}
-}
-
-// split puts the halves of a batch where it has failed: the topic's limit was
-// lowered after it had been encoded, and what fits alone must go through.
-func (a *accumulator) split(b *batch) error {
-	records, err := record.Decode(b.bytes, 0)
-	if err != nil {
-		return err
-	}
-	if len(records) != len(b.waiters) || b.room < 2 {
-		return fmt.Errorf("%d records in a batch of %d, with room for %d parts", len(records), len(b.waiters), b.room)
-	}
-	half := len(records) / 2
-	var parts []*batch
-	for i, part := range [][]record.Record{records[:half], records[half:]} {
-		o := record.DefaultBuilderOptions()
-		o.Compression, o.MaxBytes = a.cfg.compression, record.BatchSizeUpperBound(part)
-		builder, err := record.NewBuilder(o)
-		if err != nil {
-			return err
-		}
-		for j := range part {
-			if ok, err := builder.Append(&part[j]); err != nil || !ok {
-				return fmt.Errorf("split a batch: record %d does not fit: %w", j, err)
-			}
-		}
-		bytes, err := builder.Build()
-		if err != nil {
-			return err
-		}
-		p := &batch{seq: b.seq + int64(i)*(b.room/2), room: b.room / 2, bytes: bytes, waiters: b.waiters[:half:half], created: b.created, deadline: b.deadline,
-			attempts: b.attempts, unknown: b.unknown, last: b.last, reported: b.reported, over: make(chan struct{}), parent: b}
-		if i == 1 {
-			p.waiters = b.waiters[half:]
-		}
-		p.first, p.links = b.first, b.links
-		parts = append(parts, p)
-	}
-	b.parts = len(parts)
-	a.failed = append(a.failed, parts...)
-	return nil
 }

@@ -91,22 +91,26 @@ func (pp *producerPartition) step() {
 	pp.mu.Lock()
 	now := time.Now()
 	pp.acc.expire(now)
+	pp.acc.desert(now)
 	pp.pump(now)
 	pp.unlockAndTell()
 }
 
-// metadataChanged ends the wait for a leader, if there is one now.
+// metadataChanged ends the wait for a leader, if there is one now, and in time the
+// wait for one that leads no more.
 func (pp *producerPartition) metadataChanged() {
 	pp.mu.Lock()
 	defer pp.mu.Unlock()
-	now := time.Now()
-	if !now.Before(pp.acc.notBefore) || !pp.acc.awaitsLeader {
+	leader, ok := pp.p.client.leader(pp.tp)
+	if !ok {
 		return
 	}
-	if _, ok := pp.p.client.leader(pp.tp); ok {
+	now := time.Now()
+	pp.acc.movedTo(leader, now)
+	if pp.acc.awaitsLeader {
 		pp.acc.notBefore, pp.acc.awaitsLeader = now, false
-		pp.p.timers.set(&pp.timer, now)
 	}
+	pp.p.timers.set(&pp.timer, pp.acc.due(now))
 }
 
 // pump sends what may be sent. The lock is held.
@@ -158,10 +162,12 @@ func (pp *producerPartition) send(b *batch, leader Leader, now time.Time) {
 		pp.p.retries.Add(1)
 	}
 	pp.startSpan(b)
+	b.sentTo, b.giveUpAt = leader, time.Time{}
+	attempt := b.attempts
 	timeout := max(min(pp.p.cfg.AckTimeout, b.deadline.Sub(now)), time.Millisecond)
 	err := pp.p.senders.submit(leader.Addr, &produceCall{
 		part: pp.tp, epoch: leader.Epoch, acks: pp.p.cfg.Acks, timeout: timeout, bytes: b.bytes, trace: b.carried,
-		done: func(a produceAnswer) { pp.ended(b, a) },
+		done: func(a produceAnswer) { pp.ended(b, attempt, a) },
 	})
 	if err != nil {
 		retry := pp.p.client.mayPass(pp.tp, leader.Addr, err)
@@ -171,13 +177,17 @@ func (pp *producerPartition) send(b *batch, leader Leader, now time.Time) {
 	pp.p.refreshUnanswered(now)
 }
 
-// ended takes an answer in.
-func (pp *producerPartition) ended(b *batch, a produceAnswer) {
+// ended takes the answer to an attempt in; one that was given up on is too late.
+func (pp *producerPartition) ended(b *batch, attempt int, a produceAnswer) {
 	retry := false
 	if a.err != nil {
 		retry = pp.p.client.mayPass(pp.tp, a.addr, a.err)
 	}
 	pp.mu.Lock()
+	if b.attempts != attempt {
+		pp.mu.Unlock()
+		return
+	}
 	now := time.Now()
 	pp.acc.ended(b, a.offset, a.epoch, a.err, retry, now)
 	if pp.p.cfg.Acks == typev1.Acks_ACKS_NONE && a.err != nil && !b.reported {

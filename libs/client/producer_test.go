@@ -296,3 +296,50 @@ func TestSilentBrokerIsUnknown(t *testing.T) {
 		}
 	})
 }
+
+// A leader that falls silent and is replaced holds nothing up for long.
+func TestSilentOldLeaderIsGivenUp(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newFakeMesh(t, 2)
+		topic := m.topic("t", 1, 1<<20)
+		m.onBatch = func(b *fakeBroker, _ *brokerv1.ProduceBatch, _ record.Header) fault { return fault{silent: b.id == 1} }
+		p := newTestProducer(t, m.client(Config{Source: m.watcherSource()}), ProducerConfig{})
+		got := make(chan Result, 1)
+		if err := p.Send(soon(t), Record{Topic: "t", Value: []byte("v")}, func(r Result) { got <- r }); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Second)
+		m.update(func() { topic.parts[0].leader, topic.parts[0].epoch = 2, 2 })
+		start := time.Now()
+		r := <-got
+		if r.Err != nil || r.LeaderEpoch != 2 || !r.MaybeDuplicated {
+			t.Errorf("%+v", r)
+		}
+		if d := time.Since(start); d > 3*time.Second {
+			t.Errorf("it took %v", d)
+		}
+	})
+}
+
+// case 22: the first batch of a fresh partition is refused while later ones press
+// on. None of them is stored before it, and none is lost.
+func TestRefusedFirstBatchIsNotOvertaken(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newFakeMesh(t, 1)
+		topic := m.topic("t", 1, 1<<20)
+		arrived := 0
+		m.onBatch = func(*fakeBroker, *brokerv1.ProduceBatch, record.Header) fault {
+			if arrived++; arrived == 1 {
+				return fault{err: rpc.Errorf(reasonNotLeader, "not yet")}
+			}
+			return fault{}
+		}
+		p := newTestProducer(t, m.client(Config{}), ProducerConfig{BatchRecords: 17})
+		for i, r := range collect(t, p, "t", 0, 17*6) {
+			if r.Err != nil || r.Offset != int64(i) || r.MaybeDuplicated {
+				t.Fatalf("result %d: %+v", i, r)
+			}
+		}
+		checkStored(t, m, topic, 0, 17*6)
+	})
+}
