@@ -79,7 +79,7 @@ func New(cfg Config, deps service.Deps) (_ *Broker, err error) {
 	}
 	b.handlers = handler.New(handler.Config{
 		Broker: b.self, Logger: b.logger, MaxInFlight: cfg.ProduceMaxInFlight, MaxPartitions: cfg.FetchMaxPartitions, PartitionWait: handler.DefaultPartitionWait,
-		MaxFetchBytes: cfg.FetchMaxBytes, MaxBatchBytes: cfg.MessageMaxBytes, ValidateRecords: cfg.ValidateRecords,
+		MaxFetchBytes: cfg.FetchMaxBytes, FetchMemory: cfg.FetchMemoryBytes, MaxBatchBytes: cfg.MessageMaxBytes, ValidateRecords: cfg.ValidateRecords,
 		MaxDecodedBytes: cfg.MaxDecodedBytes, Draining: b.server.Draining(), Position: func() metadata.Position { return b.watcher.Image().Position() },
 	})
 	b.pool = rpc.NewConnPool(cfg.DialConfig(deps))

@@ -25,6 +25,7 @@ type Config struct {
 	WatermarkCheckpointMs int64         `config:"replica.high.watermark.checkpoint.interval.ms" default:"5000" help:"Milliseconds between writings of the high watermarks."`
 	MessageMaxBytes       int           `config:"message.max.bytes" default:"16711680" help:"Largest encoded batch of any topic, in bytes; max.message.bytes of a topic cannot raise it."`
 	FetchMaxBytes         int           `config:"fetch.max.bytes" default:"8388608" help:"Largest fetch response, in bytes; a larger first batch goes alone."`
+	FetchMemoryBytes      int64         `config:"fetch.memory.bytes" default:"268435456" help:"Bytes of fetch responses that may be on their way to all readers before responses are cut to 64 KiB."`
 	MaxDecodedBytes       int           `config:"max.decoded.bytes" default:"67108864" help:"Most bytes that a compressed batch may unpack to."`
 	ValidateRecords       bool          `config:"validate.records" default:"true" help:"Check every record of a batch before it is stored, not only the batch's header and checksum."`
 	ProduceMaxInFlight    int           `config:"produce.max.in.flight.batches" default:"64" help:"Batches that may be unanswered on one produce stream; one partition may hold half of them."`
@@ -60,6 +61,7 @@ func (c *Config) Validate() error {
 	check(c.WatermarkCheckpointMs >= 10 && c.WatermarkCheckpointMs <= 24*3600*1000, "replica.high.watermark.checkpoint.interval.ms", c.WatermarkCheckpointMs, "10 to 86400000")
 	check(c.MessageMaxBytes >= 1024 && c.MessageMaxBytes <= largest, "message.max.bytes", c.MessageMaxBytes, fmt.Sprintf("1024 to %d", largest))
 	check(c.FetchMaxBytes >= 1024 && c.FetchMaxBytes <= largest, "fetch.max.bytes", c.FetchMaxBytes, fmt.Sprintf("1024 to %d", largest))
+	check(c.FetchMemoryBytes >= 0, "fetch.memory.bytes", c.FetchMemoryBytes, "0 or more")
 	check(c.MaxDecodedBytes >= 1024, "max.decoded.bytes", c.MaxDecodedBytes, "1024 or more")
 	check(c.ProduceMaxInFlight >= 2 && c.ProduceMaxInFlight <= 10_000, "produce.max.in.flight.batches", c.ProduceMaxInFlight, "2 to 10000")
 	check(c.FetchMaxPartitions >= 1 && c.FetchMaxPartitions <= 1_000_000, "fetch.max.partitions", c.FetchMaxPartitions, "1 to 1000000")

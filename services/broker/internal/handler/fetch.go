@@ -54,6 +54,7 @@ type fetchStream struct {
 	m           *replica.Manager
 	stream      brokerv1.LogService_FetchServer
 	maxResponse int
+	held        [2]int64 // sizes of the last two responses; owned by the sender
 
 	// mu is taken after a replica's lock by asking.notify; so no replica is called
 	// while it is held.
@@ -268,4 +269,5 @@ func (f *fetchStream) close() {
 	for _, a := range all {
 		f.drop(a)
 	}
+	f.h.onTheWay.Add(-f.held[0] - f.held[1])
 }

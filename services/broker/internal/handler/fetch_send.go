@@ -66,7 +66,7 @@ func (f *fetchStream) serve(a *asking, credit int64, marks *[]*brokerv1.FetchWat
 	if a.err != nil {
 		return f.fail(a, a.err, marks)
 	}
-	size := int(min(int64(f.maxResponse), max(credit, 0)))
+	size := int(min(int64(f.responseSize()), max(credit, 0)))
 	chunk, rerr := a.replica.Read(a.pos, size)
 	switch {
 	case rerr != nil:
@@ -88,6 +88,22 @@ func (f *fetchStream) serve(a *asking, credit int64, marks *[]*brokerv1.FetchWat
 		*marks = append(*marks, &brokerv1.FetchWatermark{FetchId: a.id, NextOffset: a.pos.Offset, VisibleEnd: chunk.Visible})
 	}
 	return nil
+}
+
+// responseSize is how large the next response may be. While much is on its way to
+// readers, most likely ones that do not read, it is small.
+func (f *fetchStream) responseSize() int {
+	if f.h.onTheWay.Load() >= f.h.cfg.FetchMemory {
+		return min(f.maxResponse, smallResponseBytes)
+	}
+	return f.maxResponse
+}
+
+// hold counts a response as on its way. When one is handed to the transport the
+// one before the last has left: the transport takes no more while it holds one.
+func (f *fetchStream) hold(size int64) {
+	f.h.onTheWay.Add(size - f.held[0])
+	f.held = [2]int64{f.held[1], size}
 }
 
 // advance moves the position; that the client's past is the log's has been
@@ -140,6 +156,7 @@ func (f *fetchStream) sendBatches(a *asking, c replica.Chunk, marks *[]*brokerv1
 	}
 	f.credit -= cost
 	f.mu.Unlock()
+	f.hold(cost)
 	msg := &brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_Batches{Batches: &brokerv1.FetchBatches{
 		FetchId: a.id, NextOffset: c.Next, VisibleEnd: c.Visible, CreditCost: cost, Trace: a.replica.TraceFetch(c.First, c.Next, int(cost)),
 	}}}

@@ -231,6 +231,46 @@ func TestReaderThatDoesNotReadIsBounded(t *testing.T) {
 	f.values(200)
 }
 
+// case 43
+func TestManyReadersThatDoNotReadShareABudget(t *testing.T) {
+	const budget = 1 << 20
+	h := start(t, brokertest.Start(t), harnessOptions{fetchMemory: budget})
+	id := h.topic("t", 1, nil)
+	p := h.producer()
+	value := strings.Repeat("v", 30_000)
+	for range 60 {
+		p.mustStore(id, 0, value)
+	}
+	before := fetchedBytes(t, h)
+	var unread []*fetcher
+	for range 40 {
+		conn, err := rpc.Dial(h.addr, rpc.DialConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		f := (&harness{t: t, client: brokerv1.NewLogServiceClient(conn)}).fetcher(1<<40, 1<<20)
+		f.add(1, id, 0, 0)
+		unread = append(unread, f)
+	}
+	// All have been served as far as they will be once a last one gets everything.
+	last := h.fetcher(1<<40, 1<<20)
+	last.add(1, id, 0, 0)
+	last.values(60)
+	read := fetchedBytes(t, h) - before - 60*30_000
+	// Each may have two responses in the server and one in its client's window;
+	// those that came before the budget was used up, or just then, have large ones.
+	if limit := float64(budget + (12 << 20) + 40*(2*smallResponseBytes+2*(64<<10))); read > limit {
+		t.Errorf("%v bytes are on their way to readers that do not read, more than %v", read, limit)
+	}
+	for _, f := range unread[:3] {
+		f.values(60)
+	}
+	if err := unread[5].stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // fetchedBytes is what has been read from logs for readers.
 func fetchedBytes(t *testing.T, h *harness) float64 {
 	t.Helper()

@@ -27,8 +27,12 @@ const (
 	DefaultPartitionWait = time.Second
 	defaultResponseBytes = 1 << 20
 	minResponseBytes     = 1 << 10
-	maxClientID          = 255
-	maxListOffsets       = 10_000
+	// smallResponseBytes is what a response is cut to while memory is short: still
+	// large enough that bytes cost little.
+	smallResponseBytes = 64 << 10
+	DefaultFetchMemory = 256 << 20
+	maxClientID        = 255
+	maxListOffsets     = 10_000
 )
 
 // Config is what the handlers need.
@@ -42,6 +46,9 @@ type Config struct {
 	PartitionWait time.Duration
 	// MaxFetchBytes bounds a fetch response, whatever is asked.
 	MaxFetchBytes int
+	// FetchMemory is how many bytes of responses may be on their way to all readers
+	// before responses get small.
+	FetchMemory int64
 	// MaxBatchBytes bounds a batch, whatever its topic says: what a message between
 	// services may carry.
 	MaxBatchBytes int
@@ -64,6 +71,7 @@ type Handlers struct {
 	cfg      Config
 	replicas atomic.Pointer[replica.Manager]
 	readers  sync.WaitGroup // of streams; each ends once its stream has
+	onTheWay atomic.Int64   // bytes of fetch responses that may not have left yet
 }
 
 // Wait returns when nothing of a stream is left; call it once the server has shut

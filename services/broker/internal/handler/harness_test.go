@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -50,6 +51,7 @@ type harnessOptions struct {
 	tracer      trace.Tracer
 	maxInFlight int
 	bootID      string
+	fetchMemory int64
 	dirs        []string
 }
 
@@ -101,7 +103,7 @@ func start(t testing.TB, ctl *brokertest.Controller, o harnessOptions) *harness 
 		t.Fatal(err)
 	}
 	handlers := New(Config{
-		Broker: self, Logger: discard(), MaxInFlight: o.maxInFlight, MaxPartitions: 100, PartitionWait: 100 * time.Millisecond, MaxFetchBytes: 1 << 20, MaxBatchBytes: rpc.MaxMessageBytes - rpc.MessageOverhead,
+		Broker: self, Logger: discard(), MaxInFlight: o.maxInFlight, MaxPartitions: 100, PartitionWait: 100 * time.Millisecond, MaxFetchBytes: 1 << 20, FetchMemory: cmp.Or(o.fetchMemory, 256<<20), MaxBatchBytes: rpc.MaxMessageBytes - rpc.MessageOverhead,
 		ValidateRecords: true, MaxDecodedBytes: 16 << 20, Draining: server.Draining(), Position: func() metadata.Position { return h.watcher.Image().Position() },
 	})
 	brokerv1.RegisterLogServiceServer(server, handlers)

@@ -177,6 +177,22 @@ func TestRecreatedTopicNeverServesTheOldOne(t *testing.T) {
 	h.producer().mustStore(again, 0, "new")
 }
 
+func TestReplicaSetAsideComesBackWithItsTopic(t *testing.T) {
+	ctl := brokertest.Start(t)
+	h := start(t, ctl, harnessOptions{})
+	id := h.topic("t", 1, nil)
+	h.producer().mustStore(id, 0, "kept")
+	ctl.ForgetTopic(id)
+	brokertest.Await(t, "it is set aside", func() bool { return h.store.Replica(store.Key{Topic: id}) == nil })
+	ctl.CreateTopicWithID(id, "t", brokerID, 1, nil)
+	h.awaitLeader(id, 0)
+	f := h.fetcher(1<<20, 0)
+	f.add(1, id, 0, 0)
+	if got := f.values(1); got[0] != "kept" {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestMissingReplicaIsNotServedUntilTheStreamPermits(t *testing.T) {
 	ctl, fsys := brokertest.Start(t), memfs.New()
 	h := start(t, ctl, harnessOptions{fs: fsys, incarnation: 1})

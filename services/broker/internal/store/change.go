@@ -10,9 +10,11 @@ import (
 	"syscall"
 
 	"github.com/leat-io/leat/libs/commitlog"
+	"github.com/leat-io/leat/libs/vfs"
 )
 
-// Create makes a replica on the disk with the fewest and opens its log. The
+// Create makes a replica on the disk with the fewest and opens its log; one that
+// was set aside is brought back instead, since it is the same topic id. The
 // folder is durable when it returns. A replica that is there already is returned
 // as it is. Several may be created at a time, each key by one caller. Errors:
 // *NameTakenError while another topic's folder has the name; ErrDiskOffline when
@@ -27,7 +29,10 @@ func (s *Store) Create(k Key, topic string, c commitlog.Config) (*Replica, error
 		s.mu.Unlock()
 		return nil, errors.New("create a replica: the store is not open for it; call Adopt first, and not after Close")
 	}
-	d := s.emptiest()
+	d := s.asideOn(k)
+	if d == nil {
+		d = s.emptiest()
+	}
 	if d == nil {
 		s.mu.Unlock()
 		return nil, fmt.Errorf("create %s-%d: no disk of log.dirs is online: %w", topic, k.Partition, ErrDiskOffline)
@@ -57,6 +62,9 @@ func (s *Store) create(r *Replica, c commitlog.Config) error {
 	if m, err := commitlog.ReadMetadata(s.o.FS, r.Dir); err == nil && m.TopicID != r.Key.Topic {
 		return &NameTakenError{Dir: r.Dir, Want: r.Key.Topic, Got: m.TopicID}
 	}
+	if err := s.bringBack(r); err != nil {
+		return err
+	}
 	o := s.logOptions(r, c)
 	o.RecoveryPoint, o.HighWatermark, o.CleanShutdown = 0, 0, false
 	log, report, err := commitlog.Open(o)
@@ -77,6 +85,30 @@ func IsDiskFault(err error) bool {
 		}
 	}
 	return false
+}
+
+// asideOn is the disk in whose quarantine the replica is; nil if in none.
+func (s *Store) asideOn(k Key) *Disk {
+	for _, d := range s.disks {
+		if there, err := vfs.Exists(s.o.FS, d.asidePath(k)); err == nil && there && d.Err() == nil {
+			return d
+		}
+	}
+	return nil
+}
+
+// bringBack moves a replica out of the quarantine: the metadata knows its topic
+// again, for instance after a restore.
+func (s *Store) bringBack(r *Replica) error {
+	from := r.Disk.asidePath(r.Key)
+	if there, err := vfs.Exists(s.o.FS, from); err != nil || !there {
+		return err
+	}
+	if err := s.o.FS.Rename(from, r.Dir); err != nil {
+		return fmt.Errorf("bring back %s: %w", from, err)
+	}
+	s.o.Logger.Warn("brought a replica back from the quarantine: its topic is known again", "dir", r.Dir, "topic_id", r.Key.Topic)
+	return errors.Join(s.o.FS.SyncDir(r.Disk.Dir), s.o.FS.SyncDir(filepath.Dir(from)))
 }
 
 func (s *Store) emptiest() *Disk {
