@@ -106,7 +106,6 @@ type Consume struct {
 	drainAt    time.Time
 	halfClosed bool // the client can send nothing more
 	leaveAsked bool // the ConsumeLeave effect is out
-	opened     bool
 	attach     int64
 	memberID   string
 

@@ -22,8 +22,6 @@ type harness struct {
 	t   *testing.T
 	c   *Consume
 	now time.Time
-	// released counts events that were given back.
-	released int
 }
 
 func consumeLimits() ConsumeLimits {
