@@ -3,6 +3,7 @@ package commitlog
 import (
 	"errors"
 	"fmt"
+	"syscall"
 )
 
 // ErrFailed is what a FailedError wraps: an earlier write or fsync failed and the
@@ -28,6 +29,26 @@ func (e *FailedError) Error() string {
 
 // Unwrap gives ErrFailed and the cause.
 func (e *FailedError) Unwrap() []error { return []error{ErrFailed, e.Err} }
+
+// NoSpaceError says that the disk is full. What was begun has been undone: nothing
+// was appended or changed, the log goes on, and the call may be repeated once there
+// is space. The cause (ENOSPC, EDQUOT) is found by errors.Is.
+type NoSpaceError struct {
+	Dir string // the log's folder
+	Op  string // what found no room
+	Err error
+}
+
+func (e *NoSpaceError) Error() string {
+	return fmt.Sprintf("%s: %s: no space left: %v; nothing was changed: free space on the disk, then try again", e.Dir, e.Op, e.Err)
+}
+
+// Unwrap is the cause.
+func (e *NoSpaceError) Unwrap() error { return e.Err }
+
+func isNoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
 
 // OffsetOutOfRangeError says that a read began outside the log.
 type OffsetOutOfRangeError struct {

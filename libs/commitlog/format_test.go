@@ -96,6 +96,7 @@ func TestGoldenIndexes(t *testing.T) {
 	}
 	size := byte(len(b))
 	wantOffsets := append(entry('o', 0, 0, 0, 0, 2, 0, 0, 0, size), entry('o', 1, 0, 0, 0, 4, 0, 0, 0, 2*size)...)
+	wantOffsets = append(wantOffsets, entry('o', 2, 0, 0, 0, 6, 0, 0, 0, 3*size)...)
 	wantTimes := append(entry('t', 0, 0, 0, 0, 0, 0, 0, 0, 51, 0, 0, 0, 2), entry('t', 1, 0, 0, 0, 0, 0, 0, 0, 51, 0, 0, 0, 4)...)
 	wantTimes = append(wantTimes, entry('t', 2, 0, 0, 0, 0, 0, 0, 0, 51, 0, 0, 0, 6)...)
 	for suffix, want := range map[string][]byte{indexSuffix: wantOffsets, timeIndexSuffix: wantTimes} {

@@ -22,7 +22,8 @@ import (
 // the fields before it. An offset entry says: the batch with this base offset
 // begins at this byte. A time entry says: no record of the segment below this
 // offset has a timestamp above this one. Each offset entry has a time entry of the
-// same number; a sealed segment has one time entry more, for its end.
+// same number. A sealed segment has one more of each, for its end: the offset it
+// ends before, and its length.
 const (
 	offsetEntrySize = 12
 	timeEntrySize   = 16
@@ -332,13 +333,24 @@ func (x *segIndex) last() (p indexPoint, maxTS int64, err error) {
 	return p, ts, err
 }
 
-// end reads the time entry that seals a segment.
-func (x *segIndex) end() (ts, rel int64, err error) {
+// end reads the entries that seal a segment.
+func (x *segIndex) end() (ts int64, p indexPoint, err error) {
 	if err := x.rlock(); err != nil {
-		return 0, 0, err
+		return 0, p, err
 	}
 	defer x.mu.RUnlock()
-	return x.timePoint(x.times.len() - 1)
+	n := x.offsets.len() - 1
+	if n < 0 || x.times.len() != n+1 {
+		return 0, p, errBadIndex
+	}
+	ts, rel, err := x.timePoint(n)
+	if err != nil {
+		return 0, p, err
+	}
+	if p, err = x.point(n); err == nil && rel != p.rel {
+		err = errBadIndex
+	}
+	return ts, p, err
 }
 
 // full reports whether another entry, and the one that seals, would pass limit.
@@ -362,6 +374,10 @@ func (x *segIndex) noteLocked(p indexPoint, size, maxTS, interval int64) error {
 		return nil
 	}
 	x.since = size
+	return x.addPoint(maxTS, p)
+}
+
+func (x *segIndex) addPoint(maxTS int64, p indexPoint) error {
 	var b [8]byte
 	binary.BigEndian.PutUint32(b[:], uint32(p.rel))
 	binary.BigEndian.PutUint32(b[4:], uint32(p.pos))
@@ -378,15 +394,17 @@ func (x *segIndex) addTime(ts, rel int64) error {
 	return x.times.add(b[:])
 }
 
-// seal adds the entry for the segment's end and writes everything.
-func (x *segIndex) seal(maxTS, rel int64) error {
+// seal adds the entries for the segment's end, an offset and a length, and writes
+// everything.
+func (x *segIndex) seal(maxTS int64, end indexPoint) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.sealLocked(maxTS, rel)
+	return x.sealLocked(maxTS, end)
 }
 
-func (x *segIndex) sealLocked(maxTS, rel int64) error {
-	if err := x.addTime(maxTS, rel); err != nil {
+func (x *segIndex) sealLocked(maxTS int64, end indexPoint) error {
+	end.rel = min(end.rel, math.MaxUint32) // a gap may reach farther
+	if err := x.addPoint(maxTS, end); err != nil {
 		return err
 	}
 	return errors.Join(x.offsets.flush(), x.times.flush())

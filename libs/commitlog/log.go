@@ -14,8 +14,8 @@ import (
 
 // Log is one replica's log. Its methods are safe for use by several goroutines.
 //
-// Lock order: appendMu, syncMu, filesMu, mu; the locks of segments and indexes
-// come last.
+// Lock order: changeMu, appendMu, syncMu, filesMu, marksMu, mu; the locks of
+// segments and indexes come last.
 type Log struct {
 	fs  vfs.FS
 	dir string
@@ -23,6 +23,9 @@ type Log struct {
 	now func() time.Time
 	log *slog.Logger
 	cfg atomic.Pointer[Config]
+
+	// changeMu is held by whoever takes segments away or replaces them.
+	changeMu sync.Mutex
 
 	appendMu sync.Mutex // one appender; guards the next five fields
 	head     [record.HeaderSize]byte
@@ -36,8 +39,13 @@ type Log struct {
 	// are closed.
 	filesMu sync.RWMutex
 
-	mu       sync.RWMutex // guards what follows
-	segs     []*segment   // by base; the last one is active. Only ever appended to
+	marksMu sync.Mutex // one writer of the marks
+
+	mu sync.RWMutex // guards what follows
+	// segs are by base; the last one is active. Elements are only appended; every
+	// other change makes a new slice, with appendMu held.
+	segs     []*segment
+	marks    marks // as saved
 	end      int64
 	durable  int64
 	epochs   epochCache // as checkpointed
@@ -171,8 +179,15 @@ func (l *Log) rollFor(h *record.Header, now time.Time, cfg *Config) (*segment, e
 		h.LastOffset()-seg.base < math.MaxInt32 {
 		return seg, nil
 	}
+	// Where gaps are allowed, a file that lost its end could pass for one with a gap
+	// behind it. So it is durable before there is a next one.
+	if h.BaseOffset <= l.currentMarks().gapsBelow {
+		if err := syncSegment(seg); err != nil {
+			return nil, err
+		}
+	}
 	seg.sealedAt.Store(h.BaseOffset)
-	if err := seg.idx.seal(seg.maxTS.Load(), h.BaseOffset-seg.base); err != nil {
+	if err := seg.idx.seal(seg.maxTS.Load(), indexPoint{h.BaseOffset - seg.base, size}); err != nil {
 		return nil, err
 	}
 	next, err := createSegment(l.fs, l.dir, h.BaseOffset)

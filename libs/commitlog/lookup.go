@@ -28,7 +28,7 @@ func (l *Log) OffsetForTimestamp(ts, upTo int64) (TimestampOffset, error) {
 	case TimestampLatest:
 		return TimestampOffset{Found: true, Offset: upTo, Timestamp: record.NoTimestamp, LeaderEpoch: l.EpochAt(upTo - 1)}, nil
 	}
-	q := timeQuery{ts: ts, upTo: upTo, interval: l.config().IndexIntervalBytes}
+	q := timeQuery{ts: ts, upTo: upTo, interval: l.config().IndexIntervalBytes, gapsBelow: v.gapsBelow}
 	for _, seg := range v.segs {
 		if seg.base >= upTo {
 			break
@@ -48,9 +48,10 @@ func (l *Log) OffsetForTimestamp(ts, upTo int64) (TimestampOffset, error) {
 }
 
 type timeQuery struct {
-	ts       int64
-	upTo     int64
-	interval int64
+	ts        int64
+	upTo      int64
+	interval  int64
+	gapsBelow int64
 }
 
 // inSegment looks from the last place before which every record is known to be
@@ -73,7 +74,10 @@ func (q *timeQuery) inSegment(seg *segment) (TimestampOffset, bool, error) {
 	defer lookupBuffers.Put(buf)
 	pos, h, found, err := seg.find(seg.base+rel, q.interval, *buf)
 	if err == nil && !found && seg.base+rel < seg.sealedAt.Load() {
-		err = seg.endsEarly(seg.base + rel)
+		var inGap bool
+		if inGap, err = seg.endsInGap(q.gapsBelow, q.interval); err == nil && !inGap {
+			err = seg.endsEarly(seg.base + rel)
+		}
 	}
 	if err != nil || !found {
 		return none, false, err

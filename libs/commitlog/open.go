@@ -59,8 +59,14 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 // openFolder makes or checks the folder's identity and lists the segments.
 func (r *recovery) openFolder() ([]int64, error) {
 	l := r.l
+	if err := l.finishReplacements(); err != nil && !isNotExist(err) {
+		return nil, err
+	}
 	bases, err := listSegments(l.fs, l.dir)
 	if err != nil && !isNotExist(err) {
+		return nil, err
+	}
+	if l.marks, err = loadMarks(l.fs, l.dir); err != nil {
 		return nil, err
 	}
 	if len(bases) == 0 && r.limit > 0 {
@@ -184,7 +190,7 @@ func (r *recovery) openClean() (done bool, err error) {
 		if err != nil && !isBatchFault(err) {
 			return false, err
 		}
-		if err != nil || h.BaseOffset != next || pos-p.pos > interval {
+		if err != nil || !r.follows(next, h.BaseOffset) || pos-p.pos > interval {
 			return false, nil
 		}
 		next, maxTS = h.NextOffset(), max(maxTS, h.MaxTimestamp)

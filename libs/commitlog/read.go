@@ -12,9 +12,10 @@ import (
 
 // view is what a reader works on: a state of the log that stays true while it does.
 type view struct {
-	segs  []*segment
-	start int64
-	end   int64
+	segs      []*segment
+	start     int64
+	end       int64
+	gapsBelow int64
 }
 
 // begin takes a view. The caller holds filesMu for reading.
@@ -24,7 +25,7 @@ func (l *Log) begin() (view, error) {
 	if l.closed {
 		return view{}, fmt.Errorf("%s: %w", l.dir, ErrClosed)
 	}
-	return view{segs: l.segs, start: l.segs[0].base, end: l.end}, nil
+	return view{segs: l.segs, start: l.segs[0].base, end: l.end, gapsBelow: l.marks.gapsBelow}, nil
 }
 
 // segmentOf is the index of the last segment that begins at or below offset.
@@ -32,10 +33,11 @@ func (v *view) segmentOf(offset int64) int {
 	return sort.Search(len(v.segs), func(i int) bool { return v.segs[i].base > offset }) - 1
 }
 
-// Read reads whole batches: first the one that contains offset, whatever its size,
-// then as many as follow in the
+// Read reads whole batches: first the one that contains offset or, where compaction
+// took that one out, the next one, whatever its size; then as many as follow in the
 // same segment and fit in maxBytes. Batches that do not lie wholly below upTo are
-// left out. With nothing to read, Data is empty and NextOffset is offset.
+// left out. With nothing to read, Data is empty and NextOffset is offset, or the
+// end of the gap that offset lies in.
 //
 // alloc is called at most once, with the number of bytes wanted, and returns a
 // slice of at least that length that the caller owns; Data is the beginning of it.
@@ -67,14 +69,27 @@ func (l *Log) Read(offset, upTo int64, maxBytes int, alloc func(n int) []byte) (
 			return l.readFrom(&v, v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
 		}
 	}
-	pos, h, found, err := v.segs[i].find(offset, l.config().IndexIntervalBytes, *buf)
-	if err != nil {
-		return none, err
+	interval := l.config().IndexIntervalBytes
+	for ; ; i++ {
+		pos, h, found, err := v.segs[i].find(offset, interval, *buf)
+		if err != nil {
+			return none, err
+		}
+		if found {
+			return l.readFrom(&v, v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
+		}
+		if i+1 == len(v.segs) {
+			return none, v.segs[i].endsEarly(offset)
+		}
+		if ok, err := v.segs[i].endsInGap(v.gapsBelow, interval); err != nil || !ok {
+			return none, errors.Join(err, v.segs[i].endsEarly(offset))
+		}
+		// Nothing is left of what lay here.
+		none.NextOffset = min(upTo, v.segs[i+1].base)
+		if v.segs[i+1].base >= upTo {
+			return none, nil
+		}
 	}
-	if !found {
-		return none, v.segs[i].endsEarly(offset)
-	}
-	return l.readFrom(&v, v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
 }
 
 // endsEarly says that a segment turned out to end before an offset that, by the
@@ -90,6 +105,8 @@ func (l *Log) readFrom(v *view, seg *segment, pos int64, h *record.Header, offse
 		return res, seg.fault(pos, h.BaseOffset, &record.CorruptError{Detail: fmt.Sprintf("the batch reaches to offset %d and the log ends at %d", h.NextOffset(), v.end)})
 	}
 	if h.NextOffset() > upTo {
+		// Between offset and the batch there may be a gap.
+		res.NextOffset = max(offset, min(upTo, h.BaseOffset))
 		return res, nil
 	}
 	n := max(h.Size(), int(min(int64(maxBytes), seg.size.Load()-pos)))

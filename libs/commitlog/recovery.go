@@ -43,6 +43,10 @@ func (r *recovery) recover(from int) error {
 		}
 	}
 	l.end, l.epochs = next, r.epochs
+	if r.storedOK {
+		// It may know of epochs whose batches were compacted away.
+		l.epochs = r.stored.below(next)
+	}
 	r.report.EpochsRebuilt = !r.storedOK && len(r.epochs) > 0
 	return r.settle(from)
 }
@@ -98,7 +102,7 @@ func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 			break
 		}
 		r.epochs, _ = r.epochs.assign(h.PartitionLeaderEpoch, h.BaseOffset)
-		if err := seg.idx.noteLocked(indexPoint{next - seg.base, pos}, int64(h.Size()), maxTS, r.l.config().IndexIntervalBytes); err != nil {
+		if err := seg.idx.noteLocked(indexPoint{h.BaseOffset - seg.base, pos}, int64(h.Size()), maxTS, r.l.config().IndexIntervalBytes); err != nil {
 			return next, at, err
 		}
 		next, maxTS = h.NextOffset(), max(maxTS, h.MaxTimestamp)
@@ -111,13 +115,15 @@ func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 	if i+1 == len(r.l.segs) || at.found {
 		return next, at, nil
 	}
-	if base := r.l.segs[i+1].base; next != base {
+	base := r.l.segs[i+1].base
+	if !r.follows(next, base) {
 		return next, cut{
 			found: true, seg: i, pos: pos,
 			reason: fmt.Errorf("the segment ends before offset %d and the next one begins at %d", next, base),
 		}, nil
 	}
-	return next, at, seg.idx.sealLocked(maxTS, next-seg.base)
+	next = base
+	return next, at, seg.idx.sealLocked(maxTS, indexPoint{next - seg.base, pos})
 }
 
 // keepIndex keeps the index entries below the recovery point, as far as they are
@@ -154,11 +160,17 @@ func (r *recovery) keepIndex(seg *segment, f vfs.File) (indexPoint, int64, error
 	return last, maxTS, x.keepLocked(keep)
 }
 
+// follows reports whether a batch at base may come next after one that ends before
+// next: it begins there, or behind a gap that compaction may have left.
+func (r *recovery) follows(next, base int64) bool {
+	return base == next || base > next && base <= r.l.marks.gapsBelow
+}
+
 // checkBatch is everything that a batch at a place must satisfy. The leader epoch
 // lies outside the checksum, and so is compared with the checkpoint, which is
 // durable before an epoch's first batch is written.
 func (r *recovery) checkBatch(sc *scanner, pos, next int64, h *record.Header) error {
-	if h.BaseOffset != next {
+	if !r.follows(next, h.BaseOffset) {
 		return &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where %d belongs", h.BaseOffset, next)}
 	}
 	if err := sc.verify(pos, h); err != nil {
@@ -168,7 +180,7 @@ func (r *recovery) checkBatch(sc *scanner, pos, next int64, h *record.Header) er
 	if epoch < 0 || epoch < r.epochs.latest() {
 		return &record.CorruptError{Detail: fmt.Sprintf("the leader epoch is %d after %d", epoch, r.epochs.latest())}
 	}
-	if want := r.stored.at(next); r.storedOK && epoch != want {
+	if want := r.stored.at(h.BaseOffset); r.storedOK && epoch != want {
 		return &record.CorruptError{Detail: fmt.Sprintf("the leader epoch is %d, and the checkpoint says %d", epoch, want)}
 	}
 	return nil

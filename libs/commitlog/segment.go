@@ -64,6 +64,9 @@ type segment struct {
 	dir  string
 	base int64
 	idx  *segIndex
+	// logPath is the .log; Log.filesMu guards it and the indexes' paths, as they
+	// change when the segment takes the place of others.
+	logPath string
 
 	mu   sync.Mutex // guards opening
 	file atomic.Pointer[vfs.File]
@@ -75,7 +78,7 @@ type segment struct {
 }
 
 func newSegment(fsys vfs.FS, dir string, base int64) *segment {
-	s := &segment{fs: fsys, dir: dir, base: base, idx: newSegIndex(fsys, dir, base)}
+	s := &segment{fs: fsys, dir: dir, base: base, idx: newSegIndex(fsys, dir, base), logPath: segmentPath(dir, base, logSuffix)}
 	s.size.Store(unknownSize)
 	s.sealedAt.Store(notSealed)
 	s.maxTS.Store(noTimestamp)
@@ -106,7 +109,7 @@ func createSegment(fsys vfs.FS, dir string, base int64) (_ *segment, err error) 
 	return s, nil
 }
 
-func (s *segment) path() string { return segmentPath(s.dir, s.base, logSuffix) }
+func (s *segment) path() string { return s.logPath }
 
 // open opens the .log, for writing too if this is the active segment, and learns
 // its size.
@@ -220,7 +223,8 @@ func (s *segment) scanTo(f vfs.File, p indexPoint, offset, interval int64, buf [
 			return 0, h, false, s.fault(pos, next, err)
 		}
 		if next = h.NextOffset(); next > offset {
-			if !rebuilt && pos > p.pos && pos-p.pos >= interval {
+			// Behind a gap the nearest point may be that far away.
+			if !rebuilt && pos > p.pos && pos-p.pos >= interval && h.BaseOffset <= offset {
 				return 0, h, false, errBadIndex
 			}
 			return pos, h, true, nil
@@ -269,7 +273,28 @@ func (s *segment) rebuild(interval int64) error {
 	}
 	s.maxTS.Store(maxTS)
 	s.maxTSKnown.Store(true)
-	return s.idx.sealLocked(maxTS, end-s.base)
+	return s.idx.sealLocked(maxTS, indexPoint{end - s.base, pos})
+}
+
+// endRel is where a sealed segment ends, as its index says it.
+func (s *segment) endRel() int64 { return min(s.sealedAt.Load()-s.base, math.MaxUint32) }
+
+// endsInGap tells a sealed segment whose last batches were compacted away from one
+// whose file has lost its end. An index that was made anew knows no better than the
+// file.
+func (s *segment) endsInGap(gapsBelow, interval int64) (bool, error) {
+	end := s.sealedAt.Load()
+	if end == notSealed || end > gapsBelow {
+		return false, nil
+	}
+	if _, err := s.maxTimestamp(interval); err != nil { // makes the index anew if it does not fit
+		return false, err
+	}
+	_, p, err := s.idx.end()
+	if err != nil {
+		return false, ignoreBadIndex(err)
+	}
+	return p.rel == s.endRel() && p.pos == s.size.Load(), nil
 }
 
 // maxTimestamp is the greatest timestamp of the segment.
@@ -277,8 +302,8 @@ func (s *segment) maxTimestamp(interval int64) (int64, error) {
 	if s.maxTSKnown.Load() {
 		return s.maxTS.Load(), nil
 	}
-	ts, rel, err := s.idx.end()
-	if err == nil && s.base+rel == s.sealedAt.Load() {
+	ts, end, err := s.idx.end()
+	if err == nil && end.rel == s.endRel() {
 		s.maxTS.Store(ts)
 		s.maxTSKnown.Store(true)
 		return ts, nil

@@ -16,7 +16,7 @@ type AppendInfo struct {
 // ReadResult is a run of whole batches.
 type ReadResult struct {
 	Data           []byte // from the caller's alloc; empty when nothing lies below the limit
-	FirstBatchBase int64  // base offset of the first batch, which may lie below the offset asked for; -1 without data
+	FirstBatchBase int64  // base offset of the first batch, which may lie below the offset asked for, or above in a gap; -1 without data
 	NextOffset     int64  // where to read on
 }
 

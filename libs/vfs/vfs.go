@@ -115,23 +115,40 @@ func ReadFile(fsys FS, path string, limit int64) (_ []byte, err error) {
 // the file holds the old bytes or the new ones, whole. It writes path+".tmp",
 // syncs it, renames it and syncs the directory; when it returns nil the new
 // bytes are durable. A leftover ".tmp" is overwritten by the next call.
+//
+// An error that satisfies errors.As for *UnchangedError came before the rename: the
+// file is as it was.
 func WriteFileAtomic(fsys FS, path string, data []byte) error {
 	tmp := path + ".tmp"
 	f, err := fsys.Create(tmp)
 	if err != nil {
-		return err
+		return &UnchangedError{Path: path, Err: err}
 	}
 	if _, err = f.WriteAt(data, 0); err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+		return &UnchangedError{Path: path, Err: err}
 	}
 	if err := fsys.Rename(tmp, path); err != nil {
 		return err
 	}
 	return fsys.SyncDir(filepath.Dir(path))
 }
+
+// UnchangedError says that a file could not be replaced and still holds its old
+// bytes, as far as they were durable.
+type UnchangedError struct {
+	Path string // the file that was to be replaced
+	Err  error
+}
+
+func (e *UnchangedError) Error() string {
+	return fmt.Sprintf("%s stays as it was: %v", e.Path, e.Err)
+}
+
+// Unwrap is the cause.
+func (e *UnchangedError) Unwrap() error { return e.Err }
 
 // Exists reports whether a path is there.
 func Exists(fsys FS, path string) (bool, error) {
