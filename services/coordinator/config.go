@@ -32,6 +32,7 @@ type Config struct {
 	LoadTimeoutMs       int64 `config:"offsets.load.timeout.ms" default:"300000" help:"How long one attempt to read a shard may take."`
 	LoadThreads         int   `config:"offsets.load.parallelism" default:"8" help:"Shards that are read at the same time."`
 	MaxQueuedAnswers    int   `config:"group.max.queued.answers" default:"100000" help:"Most answers of a shard that may wait for its log; more requests are refused."`
+	MaxQueuedBytes      int   `config:"group.max.queued.bytes" default:"67108864" help:"Most bytes of a shard's records that may wait for its log; more requests are refused."`
 	MaxQueuedRequests   int   `config:"group.max.queued.requests" default:"4096" help:"Most requests that may wait for a shard; more wait in their streams."`
 	MaxQueuedFrames     int   `config:"group.stream.max.queued.frames" default:"16384" help:"Most frames that a stream may leave unread before it is ended."`
 	MaxMembersPerStream int   `config:"group.stream.max.members" default:"10000" help:"Most members that one stream may carry."`
@@ -76,7 +77,7 @@ func (c *Config) core() group.Config {
 	cfg.MaxRebalanceTimeout = milliseconds(c.MaxRebalanceTimeoutMs)
 	cfg.JoinDelay = milliseconds(c.InitialDelayMs)
 	cfg.MaxMembers, cfg.MaxPartitions, cfg.MaxGroups = c.MaxSize, c.MaxPartitions, c.MaxGroups
-	cfg.MaxOffsetMetadata, cfg.MaxQueued = c.OffsetMetadataMax, c.MaxQueuedAnswers
+	cfg.MaxOffsetMetadata, cfg.MaxQueued, cfg.MaxQueuedBytes = c.OffsetMetadataMax, c.MaxQueuedAnswers, c.MaxQueuedBytes
 	return cfg
 }
 

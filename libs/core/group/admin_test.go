@@ -163,6 +163,7 @@ func TestLimitsAreRefused(t *testing.T) {
 	h.peer("m2", "a").join()
 	wantReason(t, open(Open{Group: "g", Member: "m3", Topics: []string{"a"}}), ReasonLimitExceeded)
 	wantReason(t, open(Open{Group: "other", Member: "m", Topics: []string{"a"}}), ReasonLimitExceeded)
+	wantReason(t, open(Open{Group: "g", Member: "m1", Topics: []string{"a", "big"}}), ReasonLimitExceeded)
 	wantReason(t, open(Open{Group: "g", Member: "m1", Assignor: "best"}), ReasonInvalidRequest)
 	wantReason(t, open(Open{Group: "g", Member: "m1", SessionTimeout: time.Millisecond}), ReasonInvalidRequest)
 	wantReason(t, open(Open{Group: "g", Member: "m1", RebalanceTimeout: 25 * time.Hour}), ReasonInvalidRequest)

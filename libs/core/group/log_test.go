@@ -182,3 +182,21 @@ func TestTooMuchQueuedIsRefusedAtOnce(t *testing.T) {
 		t.Fatalf("%d answers came in the end, want 5", len(h.replies))
 	}
 }
+
+func TestTooManyBytesQueuedAreRefusedAtOnce(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.MaxQueuedBytes = 10_000
+	h := newShard(t, cfg, topicA)
+	h.hold = true
+	refused := 0
+	for range 10 {
+		h.step(AdminCommit{Req: h.req(), Group: "g", Offsets: []OffsetCommit{{Part: a0, Metadata: string(make([]byte, 4000))}}})
+		if r, ok := h.replies[h.lastReq]; ok {
+			wantReason(t, r.Err, ReasonOverloaded)
+			refused++
+		}
+	}
+	if refused != 6 { // one is on its way, three gathered
+		t.Fatalf("%d of 10 commits were refused, want 6", refused)
+	}
+}

@@ -148,7 +148,7 @@ func (s *State) join(now Now, e Open) {
 		return
 	}
 	if n := s.partitionsWith(g, e); n > s.cfg.MaxPartitions {
-		s.refuse(e.Req, errorf(ReasonLimitExceeded, "group %q would share %d partitions, group.max.partitions allows %d; split it", e.Group, n, s.cfg.MaxPartitions))
+		s.refuse(e.Req, s.tooManyPartitions(e.Group, n))
 		return
 	}
 	created := g == nil
@@ -193,6 +193,10 @@ func (s *State) join(now Now, e Open) {
 	}
 }
 
+func (s *State) tooManyPartitions(name string, n int) *Error {
+	return errorf(ReasonLimitExceeded, "group %q would share %d partitions, group.max.partitions allows %d; split it", name, n, s.cfg.MaxPartitions)
+}
+
 // takeOver hands the place of a static member to its successor. The older one
 // commits nothing from now on; what it holds comes free when its stream has ended
 // or its session has lapsed.
@@ -230,6 +234,10 @@ func (s *State) resume(now Now, g *group, m *member, e Open) {
 		return
 	case e.Instance != m.value.InstanceID:
 		s.refuse(e.Req, errorf(ReasonInvalidRequest, "member %q is instance %q and cannot become %q; join under another member id", m.id, m.value.InstanceID, e.Instance))
+		return
+	}
+	if n := s.partitionsWith(g, e); n > s.cfg.MaxPartitions && !sameSubscription(&m.value, &MemberValue{Topics: e.Topics, Pattern: e.Pattern}) {
+		s.refuse(e.Req, s.tooManyPartitions(g.name, n))
 		return
 	}
 	if m.attached {

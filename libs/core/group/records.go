@@ -96,3 +96,23 @@ func memberKey(g, m string) Key       { return Key{Kind: KindMember, Group: g, M
 func targetKey(g, m string) Key       { return Key{Kind: KindTarget, Group: g, Member: m} }
 func offsetKey(g string, p Part) Key  { return Key{Kind: KindOffset, Group: g, Part: p} }
 func ledgerKey(g string, s int32) Key { return Key{Kind: KindLedger, Group: g, Slot: s} }
+
+// sizeOf is about what a record takes, in bytes.
+func sizeOf(k Key, v Value) int {
+	const fixed, part = 64, 32
+	n := fixed + len(k.Group) + len(k.Member)
+	switch v := v.(type) {
+	case OffsetValue:
+		n += len(v.Metadata) + len(v.Member)
+	case TargetValue:
+		n += part * len(v.Parts)
+	case LedgerValue:
+		n += len(v.Cause)
+	case MemberValue:
+		n += part*len(v.Owned) + len(v.Pattern) + len(v.ClientID) + len(v.ClientHost)
+		for _, t := range v.Topics {
+			n += len(t)
+		}
+	}
+	return n
+}

@@ -45,6 +45,7 @@ type State struct {
 type op struct {
 	id    Op
 	kvs   []KV
+	bytes int // of kvs, about
 	held  []held
 	began uint64 // step in which its append was asked for; 0: not yet
 }
@@ -158,8 +159,9 @@ func (s *State) refusal() *Error {
 		return errorf(ReasonShardLost, "this coordinator does not own the group's shard; ask for the owner and try there")
 	case s.phase != serving:
 		return errorf(ReasonLoading, "the group's shard is being loaded; try again shortly")
-	case s.gathering != nil && len(s.gathering.held) >= s.cfg.MaxQueued:
-		return errorf(ReasonOverloaded, "%d answers already wait for the log of the group's shard; try again later", len(s.gathering.held))
+	case s.gathering != nil && (len(s.gathering.held) >= s.cfg.MaxQueued || s.gathering.bytes >= s.cfg.MaxQueuedBytes):
+		return errorf(ReasonOverloaded, "%d answers with %d bytes already wait for the log of the group's shard; try again later",
+			len(s.gathering.held), s.gathering.bytes)
 	}
 	return nil
 }
@@ -295,6 +297,7 @@ func (s *State) write(k Key, v Value) {
 		s.gathering = &op{}
 	}
 	s.gathering.kvs = append(s.gathering.kvs, KV{Key: k, Value: v})
+	s.gathering.bytes += sizeOf(k, v)
 }
 
 // finish does what is due at the end of each step: rebalances, the next append,

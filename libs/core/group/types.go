@@ -66,8 +66,9 @@ type Config struct {
 	MaxGroups, MaxMembers, MaxPartitions int
 	// MaxOffsetMetadata is the most bytes of metadata kept with an offset.
 	MaxOffsetMetadata int
-	// MaxQueued is the most answers that may wait for one append.
-	MaxQueued int
+	// MaxQueued is the most answers that may wait for one append, MaxQueuedBytes
+	// about the most bytes of records.
+	MaxQueued, MaxQueuedBytes int
 }
 
 // DefaultConfig returns the published defaults.
@@ -85,6 +86,7 @@ func DefaultConfig() Config {
 		MaxPartitions:       20_000,
 		MaxOffsetMetadata:   4096,
 		MaxQueued:           100_000,
+		MaxQueuedBytes:      64 << 20,
 	}
 }
 
@@ -103,9 +105,9 @@ func (c Config) Validate() error {
 		"the rebalance timeout %v must lie above 0 and up to %v", c.RebalanceTimeout, c.MaxRebalanceTimeout)
 	check(c.JoinDelay >= 0, "the join delay must not be negative, it is %v", c.JoinDelay)
 	check(c.RetryDelay > 0, "the retry delay must be above 0, not %v", c.RetryDelay)
-	check(c.MaxGroups > 0 && c.MaxMembers > 0 && c.MaxPartitions > 0 && c.MaxQueued > 0,
-		"the limits of groups (%d), members (%d), partitions (%d) and queued answers (%d) must be above 0",
-		c.MaxGroups, c.MaxMembers, c.MaxPartitions, c.MaxQueued)
+	check(c.MaxGroups > 0 && c.MaxMembers > 0 && c.MaxPartitions > 0 && c.MaxQueued > 0 && c.MaxQueuedBytes > 0,
+		"the limits of groups (%d), members (%d), partitions (%d), queued answers (%d) and their bytes (%d) must be above 0",
+		c.MaxGroups, c.MaxMembers, c.MaxPartitions, c.MaxQueued, c.MaxQueuedBytes)
 	check(c.MaxOffsetMetadata >= 0, "the limit of offset metadata must not be negative, it is %d", c.MaxOffsetMetadata)
 	return errors.Join(errs...)
 }

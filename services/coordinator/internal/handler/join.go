@@ -150,7 +150,7 @@ func (c *conn) begin(key memberKey, s *shard.Shard) error {
 		c.members[key] = state
 	}
 	if state.shard != s {
-		state.shard, state.attach = s, 0
+		state.shard, state.attach, state.opening = s, 0, 0
 	}
 	state.opening++
 	if c.shards != nil {
