@@ -28,6 +28,7 @@ type Config struct {
 	MaxGroups             int   `config:"group.max.groups.per.shard" default:"20000" help:"Most groups in one shard."`
 	OffsetMetadataMax     int   `config:"offset.metadata.max.bytes" default:"4096" help:"Most bytes of metadata kept with an offset."`
 
+	RetentionMinutes    int64 `config:"offsets.retention.minutes" default:"10080" help:"How long a group without members and its offsets are kept; 0: for ever."`
 	CommitTimeoutMs     int64 `config:"offsets.commit.timeout.ms" default:"10000" help:"How long one append to a shard may take before its outcome counts as unknown."`
 	LoadTimeoutMs       int64 `config:"offsets.load.timeout.ms" default:"300000" help:"How long one attempt to read a shard may take."`
 	LoadThreads         int   `config:"offsets.load.parallelism" default:"8" help:"Shards that are read at the same time."`
@@ -76,6 +77,7 @@ func (c *Config) core() group.Config {
 	cfg.RebalanceTimeout = milliseconds(c.RebalanceTimeoutMs)
 	cfg.MaxRebalanceTimeout = milliseconds(c.MaxRebalanceTimeoutMs)
 	cfg.JoinDelay = milliseconds(c.InitialDelayMs)
+	cfg.OffsetsRetention = time.Duration(c.RetentionMinutes) * time.Minute
 	cfg.MaxMembers, cfg.MaxPartitions, cfg.MaxGroups = c.MaxSize, c.MaxPartitions, c.MaxGroups
 	cfg.MaxOffsetMetadata, cfg.MaxQueued, cfg.MaxQueuedBytes = c.OffsetMetadataMax, c.MaxQueuedAnswers, c.MaxQueuedBytes
 	return cfg

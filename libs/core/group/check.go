@@ -64,6 +64,9 @@ func (g *group) check(bad func(string, ...any)) {
 			bad("group %s: member %s was sent epoch %d, the group is in %d", g.name, m.id, m.sent, g.epoch)
 		}
 	}
+	if len(g.members) > 0 && g.expireAt != 0 {
+		bad("group %s: it has members and is to expire", g.name)
+	}
 	if len(holders) != len(g.owner) || len(wanted) != len(g.wanted) {
 		bad("group %s: the indexes of holders (%d, really %d) or targets (%d, really %d) are stale",
 			g.name, len(g.owner), len(holders), len(g.wanted), len(wanted))

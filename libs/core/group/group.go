@@ -19,6 +19,7 @@ type group struct {
 	offsets   map[Part]OffsetValue
 	ledger    map[int32]LedgerValue
 
+	expireAt    time.Duration // when the group goes; 0: it has members
 	rebalanceAt time.Duration // when joins have been waited for; 0: nothing is due
 	cause       string
 	causes      int

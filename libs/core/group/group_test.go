@@ -467,9 +467,10 @@ func TestMemberThatNeverAcknowledgesIsRemoved(t *testing.T) {
 }
 
 // case 28: offsets do not expire while the group has members, however long it
-// lasts and however often it rebalances.
-func TestOffsetsOutliveRebalances(t *testing.T) {
+// lasts, however often it rebalances and however short the retention is.
+func TestOffsetsExpireOnlyWithoutMembers(t *testing.T) {
 	cfg := DefaultConfig()
+	cfg.OffsetsRetention = 20 * time.Second
 	h := newShard(t, cfg, topicA)
 	m := h.peer("m1", "a").join()
 	if err := m.commit(a0, 42); err != nil {
@@ -485,7 +486,23 @@ func TestOffsetsOutliveRebalances(t *testing.T) {
 		p.leave()
 		m.read()
 	}
+	m.leave()
+	h.pass(cfg.OffsetsRetention - time.Second)
 	if got := h.offset(a0); got != 42 {
-		t.Fatalf("the offset is %d, want 42", got)
+		t.Fatalf("the offset is %d before the retention has passed, want 42", got)
 	}
+	// A new owner counts from its load, since nothing tells when the group became empty.
+	h.step(Deposed{})
+	h.step(Claim{Epoch: 2})
+	h.pass(cfg.OffsetsRetention - time.Second)
+	again := h.peer("m2", "a").join()
+	if at := h.sent[len(h.sent)-1].Message.(Assignment).Partitions[0]; at.Start != 42 {
+		t.Fatalf("assigned %+v, want the start 42", at)
+	}
+	again.leave()
+	h.pass(cfg.OffsetsRetention)
+	if got := h.offset(a0); got != -1 {
+		t.Fatalf("the offset is %d after the retention, want none", got)
+	}
+	wantReason(t, h.ask(Describe{Req: h.req(), Group: "g"}).Err, ReasonUnknownGroup)
 }

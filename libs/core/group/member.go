@@ -168,7 +168,7 @@ func (s *State) join(now Now, e Open) {
 	m.subscribe(e)
 	m.value.InstanceID = e.Instance
 	m.value.Attach = 1
-	g.members[m.id] = m
+	g.members[m.id], g.expireAt = m, 0
 	older := g.instances[e.Instance]
 	if e.Instance == "" {
 		older = ""
@@ -342,6 +342,9 @@ func (s *State) removed(now Now, g *group, m *member, cause string) {
 	freed := m.parts()
 	hadPlace := m.value.ReplacedBy == ""
 	s.remove(g, m)
+	if len(g.members) == 0 {
+		s.keepUntil(now, g)
+	}
 	if hadPlace {
 		g.because(cause)
 		s.dirty[g.name] = true

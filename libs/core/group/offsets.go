@@ -98,7 +98,17 @@ func (s *State) adminCommit(now Now, e AdminCommit) {
 		g.offsets[o.Part] = v
 		s.write(offsetKey(g.name, o.Part), v)
 	}
+	if g != nil {
+		s.keepUntil(now, g)
+	}
 	s.reply(e.Req, done)
+}
+
+// keepUntil sets when a group without members goes.
+func (s *State) keepUntil(now Now, g *group) {
+	if s.cfg.OffsetsRetention > 0 {
+		s.due(&g.expireAt, now.Mono+s.cfg.OffsetsRetention)
+	}
 }
 
 func (s *State) checkExists(p Part) *Error {
@@ -158,14 +168,16 @@ func (s *State) deleteGroup(e Delete) {
 		s.refuse(e.Req, errorf(ReasonGroupNotEmpty, "group %q has %d members; stop them before deleting it", e.Group, len(g.members)))
 		return
 	}
-	g.deleting = true
-	s.write(groupKey(g.name), g.value())
 	s.purge(g)
 	s.reply(e.Req, DeleteDone{})
 }
 
-// purge writes the tombstones of a group in deletion.
+// purge writes that a group is in deletion and the tombstones that this takes.
 func (s *State) purge(g *group) {
+	if !g.deleting {
+		g.deleting = true
+		s.write(groupKey(g.name), g.value())
+	}
 	for _, m := range g.sorted() {
 		s.remove(g, m)
 	}

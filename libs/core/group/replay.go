@@ -140,6 +140,7 @@ func (s *State) loadedGroup(now Now, g *group) {
 	}
 	s.dropOffsets(g, slices.Collect(maps.Keys(s.deleted)))
 	if len(g.members) == 0 {
+		s.keepUntil(now, g)
 		return
 	}
 	if s.stale(g) {

@@ -370,14 +370,18 @@ func (s *State) tickGroup(now Now, g *group) {
 		}
 		s.wakeBy(at)
 	}
-	if g.rebalanceAt == 0 {
+	if g.expireAt != 0 && now.Mono >= g.expireAt {
+		s.purge(g)
 		return
 	}
-	if now.Mono >= g.rebalanceAt {
+	for _, at := range []time.Duration{g.expireAt, g.rebalanceAt} {
+		if at > now.Mono {
+			s.wakeBy(at)
+		}
+	}
+	if g.rebalanceAt != 0 && now.Mono >= g.rebalanceAt {
 		s.dirty[g.name] = true
-		return
 	}
-	s.wakeBy(g.rebalanceAt)
 }
 
 // topics takes in a new view. Groups that subscribe to what changed get a new

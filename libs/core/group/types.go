@@ -61,6 +61,10 @@ type Config struct {
 	JoinDelay time.Duration
 	// RetryDelay is the pause before an append or fence is tried again.
 	RetryDelay time.Duration
+	// OffsetsRetention is how long a group without members and its offsets are kept,
+	// from when it became empty, was last committed to by hand, or was loaded; 0: for
+	// ever.
+	OffsetsRetention time.Duration
 	// MaxGroups, MaxMembers and MaxPartitions bound the groups of the shard, the
 	// members of a group, and the partitions that one group shares.
 	MaxGroups, MaxMembers, MaxPartitions int
@@ -81,6 +85,7 @@ func DefaultConfig() Config {
 		MaxRebalanceTimeout: 24 * time.Hour,
 		JoinDelay:           100 * time.Millisecond,
 		RetryDelay:          100 * time.Millisecond,
+		OffsetsRetention:    7 * 24 * time.Hour,
 		MaxGroups:           20_000,
 		MaxMembers:          2_000,
 		MaxPartitions:       20_000,
@@ -104,6 +109,7 @@ func (c Config) Validate() error {
 	check(c.RebalanceTimeout > 0 && c.RebalanceTimeout <= c.MaxRebalanceTimeout,
 		"the rebalance timeout %v must lie above 0 and up to %v", c.RebalanceTimeout, c.MaxRebalanceTimeout)
 	check(c.JoinDelay >= 0, "the join delay must not be negative, it is %v", c.JoinDelay)
+	check(c.OffsetsRetention >= 0, "the retention of offsets must not be negative, it is %v", c.OffsetsRetention)
 	check(c.RetryDelay > 0, "the retry delay must be above 0, not %v", c.RetryDelay)
 	check(c.MaxGroups > 0 && c.MaxMembers > 0 && c.MaxPartitions > 0 && c.MaxQueued > 0 && c.MaxQueuedBytes > 0,
 		"the limits of groups (%d), members (%d), partitions (%d), queued answers (%d) and their bytes (%d) must be above 0",
