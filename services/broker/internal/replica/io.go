@@ -57,8 +57,14 @@ func (r *Replica) awaitQuiet() {
 // appendOne hands one batch to the log. The caller holds mu, which is released
 // during the I/O.
 func (r *Replica) appendOne(a *partition.Append) {
-	b := r.batches[a.Req]
-	r.current = b
+	b := r.current
+	if leader, epoch := r.core.Leader(); r.core.Down() != partition.ReasonNone || leader != r.m.cfg.Self || epoch != a.Epoch {
+		// Leadership went before the log was asked; the batch has been answered.
+		r.current = nil
+		b.Payload.Free()
+		r.step(partition.AppendRefused{Op: a.Op})
+		return
+	}
 	size, records := b.Payload.Len(), int64(b.Header.NumRecords)
 	vecs := b.Payload.Vecs()
 	r.mu.Unlock()

@@ -44,7 +44,7 @@ type Replica struct {
 	nextReq  int64
 	toAppend *partition.Append // at most one, carried out by drain
 	draining bool
-	current  *Batch // with the log
+	current  *Batch // of toAppend, or with the log
 	ops      int    // goroutines that append or sync
 	quiet    *sync.Cond
 	readers  map[*subscription]struct{}
@@ -156,7 +156,9 @@ func (r *Replica) step(ev partition.Event) {
 	for _, e := range r.core.Step(ev) {
 		switch e := e.(type) {
 		case *partition.Append:
-			r.toAppend = e
+			// The batch stays with the append from here on, also if it is answered
+			// before the log is asked.
+			r.toAppend, r.current = e, r.batches[e.Req]
 			r.startAppending()
 		case *partition.Sync:
 			r.startSync(e.Op)
