@@ -205,6 +205,11 @@ func (a *app) consumeWhat(cmd *cobra.Command, admin gatewayv1.AdminServiceClient
 		if err := endsOf(ctx, admin, topic, numbers, latest, cfg.Ends); err != nil {
 			return err
 		}
+		for _, n := range numbers {
+			if end := cfg.Ends[consume.Partition{Topic: topic, Partition: n}]; f.offset > end {
+				return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_OFFSET_OUT_OF_RANGE, "--offset %d lies behind the end of partition %d of topic %s, which is %d", f.offset, n, topic, end)
+			}
+		}
 	}
 	if !byHand {
 		cfg.Open.Topics = topics

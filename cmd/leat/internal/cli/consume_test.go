@@ -56,9 +56,11 @@ func TestConsumeByHand(t *testing.T) {
 	if !strings.Contains(stderr, "UNKNOWN_PARTITION") {
 		t.Error(stderr)
 	}
-	_, stderr = leat(t, 1, f.addr, "", "consume", "t", "--partition", "0", "--offset", "9")
-	if !strings.Contains(stderr, "OFFSET_OUT_OF_RANGE") || !strings.Contains(stderr, "Next:") {
-		t.Error(stderr)
+	for _, follow := range []string{"true", "false"} {
+		_, stderr = leat(t, 1, f.addr, "", "consume", "t", "--partition", "0", "--offset", "9", "--follow="+follow)
+		if !strings.Contains(stderr, "OFFSET_OUT_OF_RANGE") || !strings.Contains(stderr, "Next:") {
+			t.Error(stderr)
+		}
 	}
 	_, stderr = leat(t, 1, f.addr, "", "consume", "nowhere")
 	if !strings.Contains(stderr, "UNKNOWN_TOPIC") {

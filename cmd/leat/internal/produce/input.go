@@ -38,6 +38,7 @@ type Input struct {
 	extra  []*typev1.Header
 	part   *int32
 	number int64
+	lines  int64 // read so far
 	line   []byte
 }
 
@@ -119,6 +120,7 @@ func (in *Input) Read() ([]Item, error) {
 			}
 			return items, err
 		}
+		in.lines++
 		if in.skip(line) && !tooLong {
 			continue
 		}
@@ -137,7 +139,7 @@ func (in *Input) item(line []byte, tooLong bool) Item {
 	}
 	rec, err := in.parse(line)
 	if err != nil {
-		err.Message = fmt.Sprintf("record %d: %s", in.number, err.Message)
+		err.Message = fmt.Sprintf("record %d (line %d): %s", in.number, in.lines, err.Message)
 		item.Err = err
 		return item
 	}

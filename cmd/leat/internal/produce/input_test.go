@@ -172,7 +172,7 @@ func TestJSONRecords(t *testing.T) {
 			t.Fatalf("%s: %d items", c.line, len(items))
 		}
 		if err := items[0].Err; err != nil {
-			if !strings.Contains(err.Message, c.want) || !strings.HasPrefix(err.Message, "record 1: ") || err.Reason != typev1.ErrorReason_ERROR_REASON_INVALID_RECORD {
+			if !strings.Contains(err.Message, c.want) || !strings.HasPrefix(err.Message, "record 1 (line 1): ") || err.Reason != typev1.ErrorReason_ERROR_REASON_INVALID_RECORD {
 				t.Errorf("%s: %v, want %q", c.line, err, c.want)
 			}
 			continue
