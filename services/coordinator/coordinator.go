@@ -56,6 +56,9 @@ func New(cfg Config, deps service.Deps) (_ *Coordinator, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if cfg.NodeID < 1 {
+		return nil, errors.New("node.id: 0 is drawn by the binary; give New an id from 1")
+	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}

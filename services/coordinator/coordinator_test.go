@@ -188,7 +188,7 @@ func TestSettings(t *testing.T) {
 	}
 	for key, value := range map[string]string{
 		"group.consumer.session.timeout.ms": "1", "group.consumer.max.size": "0",
-		"offsets.commit.timeout.ms": "0", "group.stream.max.members": "-1", "node.id": "-3",
+		"offsets.commit.timeout.ms": "0", "group.stream.max.members": "-1", "node.id": "0",
 	} {
 		cfg := DefaultConfig()
 		cfg.Listen = "127.0.0.1:0"
