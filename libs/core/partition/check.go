@@ -41,8 +41,8 @@ func (s *State) check(before marks) error {
 			if end > s.counted() {
 				return errorf("a reply for offsets below %d passes the end that counts, %d", end, s.counted())
 			}
-			if s.down != ReasonNone {
-				return errorf("a reply says OK on a replica that is down (%v)", s.down)
+			if s.down != ReasonNone || s.full {
+				return errorf("a reply says OK on a replica that takes nothing (down: %v, full: %v)", s.down, s.full)
 			}
 		case *Append:
 			if e.Epoch < s.maxEpochSeen {

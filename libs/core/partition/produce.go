@@ -21,6 +21,8 @@ func (s *State) refuseProduce(p *Produce) Reason {
 		return reason
 	}
 	switch {
+	case s.full:
+		return ReasonDiskFull
 	case s.stopping:
 		return ReasonDraining
 	case p.LeaderEpoch >= 0 && p.LeaderEpoch < s.leaderEpoch:
@@ -44,7 +46,7 @@ func (s *State) refuseProduce(p *Produce) Reason {
 // appendNext hands the next batch to the log, one at a time: so what was not
 // handed over is known not to be there.
 func (s *State) appendNext() {
-	if s.inflight != nil || len(s.queue) == 0 || s.refusal() != ReasonNone {
+	if s.inflight != nil || len(s.queue) == 0 || s.refusal() != ReasonNone || s.full {
 		return
 	}
 	w := s.queue[0]
@@ -78,7 +80,7 @@ func (s *State) onAppended(a *Appended) {
 	}
 	s.unsynced += int64(w.records)
 	w.base, w.end = a.Base, a.End
-	if s.down == ReasonNone && s.leader == s.self && w.epoch == s.leaderEpoch {
+	if !w.answered && s.down == ReasonNone && s.leader == s.self && w.epoch == s.leaderEpoch {
 		s.waiting = append(s.waiting, w)
 	}
 	s.syncIfDue()
@@ -110,7 +112,7 @@ func (s *State) syncIfDue() {
 // sync asks for a Sync unless one is running or there is nothing to sync. What
 // was appended meanwhile is synced by the next one, all together.
 func (s *State) sync() {
-	if s.syncing || !s.opened || s.durable >= s.end || s.down != ReasonNone {
+	if s.syncing || !s.opened || s.durable >= s.end || s.down != ReasonNone || s.full {
 		return
 	}
 	s.nextOp++
@@ -145,7 +147,9 @@ func (s *State) onIOFailed(e IOFailed) {
 	}
 	switch e.Kind {
 	case FailedFull:
-		s.fail(ReasonDiskFull)
+		// What is visible stays so: a full disk can be read.
+		s.full = true
+		s.endLeadership(ReasonDiskFull)
 	case FailedBug:
 		s.fail(ReasonInternalBug)
 	default:

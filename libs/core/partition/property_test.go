@@ -130,7 +130,8 @@ func TestRandomHistories(t *testing.T) {
 				}
 				op := m.sync.Op
 				m.sync = nil
-				m.step(t, IOFailed{Op: op})
+				m.failed = true
+				m.step(t, IOFailed{Op: op, Kind: FailureKind(rapid.IntRange(0, 2).Draw(t, "kind"))})
 			},
 			"record": func(t *rapid.T) {
 				m.partEpoch++
@@ -158,6 +159,9 @@ func TestRandomHistories(t *testing.T) {
 			"": func(t *rapid.T) {
 				if m.s.HighWatermark() < m.hw {
 					t.Fatalf("high watermark went back")
+				}
+				if m.failed && m.append == nil && m.sync == nil && !m.s.Idle() {
+					t.Fatalf("something waits for ever after a failure")
 				}
 			},
 		})

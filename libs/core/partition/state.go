@@ -51,6 +51,7 @@ type State struct {
 	wakeAt  time.Duration // 0: no Tick asked for
 
 	down      Reason // why nothing is served any more; ReasonNone: it is
+	full      bool   // the log takes nothing more for want of space; reads go on
 	stopping  bool
 	violation error
 

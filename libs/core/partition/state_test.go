@@ -153,9 +153,15 @@ func TestScripts(t *testing.T) {
 			{produce(4, AcksAll), "rejected req=4 DISK_OFFLINE"},
 			{fetchAt(0), "rejected req=9 DISK_OFFLINE"},
 		}},
-		{name: "a full disk is named", steps: []step{
+		{name: "a full disk is named, and read", steps: []step{
 			{produce(1, AcksAll), "append req=1 epoch=3 base=0"},
-			{IOFailed{Op: 1, Kind: FailedFull}, "unknown req=1 DISK_FULL; resign DISK_FULL; withhold DISK_FULL"},
+			{&Appended{Base: 0, End: 2}, "sync"},
+			{&Synced{End: 2}, "visible 2; ok req=1 base=0"},
+			{produce(2, AcksAll), "append req=2 epoch=3 base=2"},
+			{produce(3, AcksAll), ""},
+			{IOFailed{Op: 1, Kind: FailedFull}, "rejected req=3 DISK_FULL; unknown req=2 DISK_FULL"},
+			{produce(4, AcksAll), "rejected req=4 DISK_FULL"},
+			{fetchAt(0), "serve req=9 [0,2)"},
 		}},
 		{name: "losing leadership: not done before the log, unknown after", steps: []step{
 			{produce(1, AcksAll), "append req=1 epoch=3 base=0"},
