@@ -18,6 +18,7 @@ const DeletedSuffix = ".deleted"
 // later calls get ErrClosed. After an error the folder may be there under either
 // name; Delete it again with DeleteFolder, or PurgeDeleted.
 func (l *Log) Delete() error {
+	defer l.stopCleaning()()
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
 	l.appendMu.Lock()

@@ -14,7 +14,7 @@ import (
 
 // Log is one replica's log. Its methods are safe for use by several goroutines.
 //
-// Lock order: changeMu, appendMu, syncMu, filesMu, marksMu, mu; the locks of
+// Lock order: cleaning.mu, changeMu, appendMu, syncMu, filesMu, marksMu, mu; the locks of
 // segments and indexes come last.
 type Log struct {
 	fs  vfs.FS
@@ -54,7 +54,8 @@ type Log struct {
 	failed   *FailedError
 	closed   bool
 
-	cursors cursors
+	cursors  cursors
+	cleaning cleanState
 }
 
 // active is the segment that grows. The caller holds mu or appendMu.

@@ -31,6 +31,8 @@ type marks struct {
 	// tombstonesBelow is the highest offset up to which tombstones were removed. A
 	// follower that starts below it has to start anew.
 	tombstonesBelow int64
+	// nextHorizon is when the next tombstone may go, in ms; noHorizon for never.
+	nextHorizon int64
 	// reset is the offset at which the log is to begin anew, empty, once all its
 	// segments are gone; noReset when nothing of the kind is under way.
 	reset int64
@@ -49,6 +51,7 @@ func (m *marks) fields() []struct {
 		{"gaps_below", &m.gapsBelow},
 		{"cleaned_below", &m.cleanedBelow},
 		{"tombstones_below", &m.tombstonesBelow},
+		{"next_horizon", &m.nextHorizon},
 		{"reset", &m.reset},
 	}
 }
@@ -57,7 +60,7 @@ func (m *marks) fields() []struct {
 // at 0 and was never compacted. Damage is a *CorruptError: nothing else knows what
 // was deleted.
 func loadMarks(fsys vfs.FS, dir string) (marks, error) {
-	m := marks{reset: noReset}
+	m := marks{reset: noReset, nextHorizon: noHorizon}
 	path := joinPath(dir, marksFile)
 	lines, err := readSmallFile(fsys, path, marksKind, marksVersion)
 	if isNotExist(err) {

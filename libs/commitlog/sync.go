@@ -87,6 +87,7 @@ func syncSegment(seg *segment) error {
 // A log that failed is closed all the same, and Close returns why it failed. A
 // second Close returns ErrClosed.
 func (l *Log) Close() error {
+	defer l.stopCleaning()()
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
 	l.appendMu.Lock()
@@ -109,6 +110,7 @@ func (l *Log) Close() error {
 // here: the next Open must not be told of a clean shutdown. Reads that run are
 // waited for. After Close it does nothing.
 func (l *Log) Abort() error {
+	defer l.stopCleaning()()
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
 	l.appendMu.Lock()

@@ -1,0 +1,164 @@
+package commitlog
+
+import "github.com/leat-io/leat/libs/record"
+
+// fate is what becomes of a batch.
+type fate int
+
+const (
+	asIs    fate = iota // it stays, byte for byte
+	renewed             // some of its records go, or it gets a delete horizon
+	emptied             // only its header stays, for its producer's sake
+	gone                // nothing stays
+)
+
+// verdict is the fate of a batch. Whether each record stays is in cleaning.fates.
+type verdict struct {
+	fate      fate
+	horizon   int64 // to be set, record.NoTimestamp for none
+	tombstone int64 // the newest tombstone that goes, -1 for none
+}
+
+// judge decides what becomes of a batch.
+//
+// A batch that the map does not cover stays, and so does a control batch: what it
+// says outlives the records it stood among. Tombstones that stay give their batch a
+// horizon, once, at which they may go; by then everything older of their keys has
+// long gone, since the pass that set the horizon removed it.
+func (c *cleaning) judge(seg *segment, h *record.Header, batch []byte) (verdict, error) {
+	v := verdict{horizon: record.NoTimestamp, tombstone: -1}
+	if h.Attributes.Control() || h.BaseOffset > c.latest {
+		return v, nil
+	}
+	isLast := h.ProducerID >= 0 && c.last[h.ProducerID] == h.LastOffset()
+	if h.NumRecords == 0 {
+		if !isLast {
+			v.fate = gone
+		} else {
+			c.report.EmptyBatches++
+		}
+		return v, nil
+	}
+	kept, tombstones, err := c.judgeRecords(seg, h, batch, &v)
+	if err != nil {
+		return v, err
+	}
+	switch {
+	case kept == 0 && isLast:
+		v.fate = emptied
+		c.report.EmptyBatches++
+	case kept == 0:
+		v.fate = gone
+	case kept < int(h.NumRecords):
+		v.fate = renewed
+	}
+	if tombstones {
+		horizon := h.BaseTimestamp
+		if !h.Attributes.HasDeleteHorizon() && h.LastOffset() <= c.latest {
+			horizon = c.now + c.o.DeleteRetention.Milliseconds()
+			v.horizon, v.fate = horizon, renewed
+		}
+		if h.LastOffset() <= c.latest && (c.horizon == noHorizon || horizon < c.horizon) {
+			c.horizon = max(horizon, 0)
+		}
+	}
+	return v, nil
+}
+
+// judgeRecords decides the fate of each record and returns how many stay, and
+// whether there are tombstones among them.
+func (c *cleaning) judgeRecords(seg *segment, h *record.Header, batch []byte, v *verdict) (kept int, tombstones bool, err error) {
+	if err := c.reader.Reset(batch); err != nil {
+		return 0, false, seg.fault(0, h.BaseOffset, err)
+	}
+	expired := h.Attributes.HasDeleteHorizon() && h.BaseTimestamp <= c.now
+	c.fates = c.fates[:0]
+	for c.reader.Next() {
+		r := c.reader.Record()
+		c.report.RecordsRead++
+		stays := true
+		switch {
+		case r.Offset > c.latest: // nothing is known about its key
+		case r.Key == nil:
+			stays = false
+			c.report.NullKeys++
+		case r.Offset < c.offsets.get(r.Key):
+			stays = false
+		case r.Value != nil:
+		case expired:
+			stays = false
+			c.report.Tombstones++
+			v.tombstone = r.Offset
+		default:
+			tombstones = true
+		}
+		if stays {
+			kept++
+		} else {
+			c.report.RecordsRemoved++
+		}
+		c.fates = append(c.fates, stays)
+	}
+	return kept, tombstones, seg.faultOf(0, h.BaseOffset, c.reader.Err())
+}
+
+// rewrite carries a verdict out. It returns the bytes that stay, nil for none.
+func (c *cleaning) rewrite(seg *segment, batch []byte, v *verdict) ([]byte, error) {
+	switch v.fate {
+	case asIs:
+		return batch, nil
+	case gone:
+		return nil, nil
+	}
+	i := -1
+	out, err := c.rewriter.Rewrite(batch, v.horizon, func(*record.Record) bool {
+		i++
+		return c.fates[i]
+	})
+	return out.Batch, seg.faultOf(0, -1, err)
+}
+
+// findLastBatches notes where each producer's last batch ends. It must stay, if only
+// as a header: it is where the producer's sequence is found after a restart
+// (case 10).
+func (c *cleaning) findLastBatches() error {
+	l := c.l
+	c.last = make(map[int64]int64)
+	l.mu.RLock()
+	segs, end := l.segs, l.end
+	l.mu.RUnlock()
+	for _, seg := range segs {
+		if err := c.lastBatches(seg, end); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lastBatches reads the headers of a segment, up to an offset that the log had
+// reached before: what is appended later is newer, and needs nothing kept.
+func (c *cleaning) lastBatches(seg *segment, end int64) error {
+	f, _, size, err := c.openAt(seg, seg.base)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	sc := newScanner(f, size, make([]byte, lookupBuffer))
+	for pos := int64(0); pos < size; {
+		h, err := sc.header(pos)
+		if err != nil {
+			return seg.fault(pos, -1, err)
+		}
+		if h.NextOffset() > end {
+			break
+		}
+		if h.ProducerID >= 0 && !h.Attributes.Control() {
+			c.last[h.ProducerID] = h.LastOffset()
+		}
+		pos += int64(h.Size())
+		if err := c.pace(record.HeaderSize); err != nil {
+			return err
+		}
+	}
+	return nil
+}
