@@ -180,14 +180,19 @@ func (d *Disk) scan(o *Options) error {
 		if lerr != nil {
 			return lerr
 		}
-		if len(inside) == 0 {
+		if len(inside) == 0 || len(inside) == 1 && strings.HasSuffix(inside[0].Name, ".tmp") {
 			// The process died between making the folder and naming it.
+			for _, rest := range inside {
+				if err := d.fs.Remove(filepath.Join(dir, rest.Name)); err != nil {
+					return err
+				}
+			}
 			if err := d.fs.Remove(dir); err != nil {
 				return err
 			}
 			continue
 		}
-		to := filepath.Join(d.Dir, asideDir, fmt.Sprintf("unnamed-%016x-%d", o.Incarnation, len(d.found)))
+		to := filepath.Join(d.Dir, asideDir, fmt.Sprintf("unnamed-%016x-%s", o.Incarnation, e.Name))
 		o.Logger.Error("set aside a folder that does not say whose replica it is", "dir", dir, "to", to, "error", err)
 		if err := d.moveAside(dir, to); err != nil {
 			return err
