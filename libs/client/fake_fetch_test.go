@@ -2,6 +2,7 @@ package client
 
 import (
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/rpc"
 )
@@ -102,6 +103,11 @@ func (b *fakeBroker) serve(r *fakeReader, credit *int64) (resp *brokerv1.FetchRe
 	if r.next < p.start || r.next > p.end {
 		return fail(rpc.Errorf(reasonOffsetOutOfRange, "%d is not in %d to %d", r.next, p.start, p.end))
 	}
+	if r.told < 0 && r.ask.LastFetchedEpoch >= 0 && r.next > 0 {
+		if e := p.epochBefore(r.next); e != r.ask.LastFetchedEpoch {
+			return fail(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_LOG_TRUNCATED, "epoch %d before %d, not %d", e, r.next, r.ask.LastFetchedEpoch))
+		}
+	}
 	visible := &brokerv1.VisibleEnd{LeaderEpoch: p.epoch, HighWatermark: p.end, LastStableOffset: p.end, LogStartOffset: p.start}
 	for _, batch := range p.batches {
 		h, perr := record.ParseHeader(batch)
@@ -122,4 +128,16 @@ func (b *fakeBroker) serve(r *fakeReader, credit *int64) (resp *brokerv1.FetchRe
 	r.next, r.told = p.end, p.end
 	return &brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_Watermarks{Watermarks: &brokerv1.FetchWatermarks{
 		Watermarks: []*brokerv1.FetchWatermark{{FetchId: r.ask.FetchId, NextOffset: r.next, VisibleEnd: visible}}}}}, nil, false
+}
+
+// epochBefore is the epoch under which the offset before one was written: that of
+// its batch, or the present one where compaction has left nothing.
+func (p *fakePart) epochBefore(offset int64) int32 {
+	for _, batch := range p.batches {
+		h, err := record.ParseHeader(batch)
+		if err == nil && h.BaseOffset < offset && offset <= h.NextOffset() {
+			return h.PartitionLeaderEpoch
+		}
+	}
+	return p.epoch
 }

@@ -10,10 +10,8 @@ import (
 	"testing/synctest"
 
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/proto"
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
-	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/rpc"
@@ -71,6 +69,7 @@ type fakeMesh struct {
 	coords   map[int32]*fakeCoordinator
 	groups   map[string]*fakeGroup
 	asked    int // metadata requests
+	cluster  string
 
 	// onBatch may make something of a batch that has come in; nil: it is stored.
 	onBatch func(b *fakeBroker, m *brokerv1.ProduceBatch, h record.Header) fault
@@ -103,7 +102,7 @@ type fakePart struct {
 }
 
 func newFakeMesh(t *testing.T, brokers int) *fakeMesh {
-	m := &fakeMesh{t: t, net: &fakeNet{listeners: make(map[string]*bufconn.Listener)}, changed: make(chan struct{}), revision: 1,
+	m := &fakeMesh{t: t, net: &fakeNet{listeners: make(map[string]*bufconn.Listener)}, changed: make(chan struct{}), revision: 1, cluster: "fake",
 		topics: make(map[topicid.ID]*fakeTopic), brokers: make(map[int32]*fakeBroker), coords: make(map[int32]*fakeCoordinator),
 		groups: make(map[string]*fakeGroup)}
 	for id := int32(1); id <= int32(brokers); id++ {
@@ -245,7 +244,7 @@ func (b *fakeBroker) GetMetadata(_ context.Context, req *brokerv1.GetMetadataReq
 	if req.GetMinPosition().GetRevision() > m.revision {
 		return nil, rpc.Errorf(reasonMetadataBehind, "at %d", m.revision)
 	}
-	resp := &brokerv1.GetMetadataResponse{Handshake: rpc.LocalHandshake(), ClusterId: "fake", Position: &brokerv1.MetadataPosition{Generation: 1, Revision: m.revision}}
+	resp := &brokerv1.GetMetadataResponse{Handshake: rpc.LocalHandshake(), ClusterId: m.cluster, Position: &brokerv1.MetadataPosition{Generation: 1, Revision: m.revision}}
 	for id, br := range m.brokers {
 		resp.Brokers = append(resp.Brokers, &brokerv1.BrokerInfo{Broker: &typev1.Process{Id: id, Incarnation: 1}, Address: br.addr})
 	}
@@ -428,8 +427,3 @@ func (b *fakeBroker) DescribeReplicas(_ context.Context, req *brokerv1.DescribeR
 	}
 	return resp, nil
 }
-
-var (
-	_ = proto.Equal
-	_ coordinatorv1.GroupServiceServer
-)

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/rpc"
 )
@@ -124,6 +125,9 @@ func TestMemberResumesAfterItsCoordinatorMoved(t *testing.T) {
 			done <- err
 		}()
 		synctest.Wait()
+		mesh.mu.Lock()
+		mesh.group("g").members["a"].epoch = 0 // as if the acknowledgement had been lost
+		mesh.mu.Unlock()
 		for _, topic := range mesh.topics {
 			if topic.name == OffsetsTopic {
 				mesh.own(topic, 2)
@@ -272,4 +276,20 @@ func TestGroupQuestions(t *testing.T) {
 			t.Error("answered by nobody")
 		}
 	})
+}
+
+// Between its opening and the answer a member hears of the stream before.
+func TestAssignmentsBeforeTheAnswerAreOld(t *testing.T) {
+	m := &Member{client: &Client{}, ready: make(chan struct{}, 1)}
+	s := &memberStream{m: m}
+	old := frame("g", "a", &coordinatorv1.JoinResponse_Assignment{Assignment: &coordinatorv1.Assignment{MemberEpoch: 3}})
+	opened := frame("g", "a", &coordinatorv1.JoinResponse_Opened{Opened: &coordinatorv1.MemberOpened{Attach: 2}})
+	for i, want := range []bool{false, false, true} {
+		if _, err := s.frame([]*coordinatorv1.JoinResponse{old, opened, old}[i]); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.assignment != nil; got != want {
+			t.Errorf("after frame %d: an assignment is told of: %v", i, got)
+		}
+	}
 }

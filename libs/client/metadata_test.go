@@ -80,6 +80,15 @@ func TestPollingNeverGoesBack(t *testing.T) {
 		if _, ok := c.Metadata().Leader(topic.at(0)); !ok {
 			t.Error("the older picture was taken")
 		}
+		m.mu.Lock()
+		m.cluster = "another"
+		m.mu.Unlock()
+		if err := c.Metadata().Refresh(soon(t)); err != nil {
+			t.Errorf("another mesh: %v", err)
+		}
+		if _, ok := c.Metadata().Leader(topic.at(0)); ok {
+			t.Error("a leader of the mesh that is gone")
+		}
 	})
 }
 

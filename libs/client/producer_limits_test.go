@@ -438,3 +438,59 @@ func TestDeletedTopicFailsSoon(t *testing.T) {
 		}
 	})
 }
+
+// However many partitions there are, no more batches are on their way to a broker
+// than the window says, and no more of one partition than may be.
+func TestWindowsBoundWhatIsInFlight(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newFakeMesh(t, 1)
+		m.topic("t", 20, 1<<20)
+		hold := make(chan struct{})
+		inFlight, perPart := 0, make(map[int32]int)
+		m.onBatch = func(_ *fakeBroker, b *brokerv1.ProduceBatch, _ record.Header) fault {
+			inFlight++
+			perPart[b.Partition]++
+			return fault{hold: hold}
+		}
+		p := newTestProducer(t, m.client(Config{MaxInFlightPerStream: 6}), ProducerConfig{BatchRecords: 1, Linger: -1})
+		send := func(partition int32, n int) {
+			for range n {
+				if err := p.Send(soon(t), Record{Topic: "t", Partition: &partition}, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+		}
+		check := func(all, ofZero int) {
+			t.Helper()
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if inFlight != all || perPart[0] != ofZero {
+				t.Errorf("%d in flight, %d of partition 0, want %d and %d", inFlight, perPart[0], all, ofZero)
+			}
+		}
+		send(0, 1)
+		check(1, 1)
+		release := func() {
+			m.mu.Lock()
+			close(hold)
+			hold = make(chan struct{})
+			inFlight, perPart = 0, make(map[int32]int)
+			m.mu.Unlock()
+			synctest.Wait()
+		}
+		release()
+		send(0, 9)
+		check(5, 5)
+		for i := range int32(10) {
+			send(i+1, 1)
+		}
+		check(6, 5)
+		for range 10 {
+			release()
+		}
+		if s := p.Stats(); s.Acknowledged != 20 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
