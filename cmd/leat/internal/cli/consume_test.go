@@ -7,6 +7,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/rpc"
 )
 
 func TestConsumeMaxMessagesPrintsAndCommitsExactly(t *testing.T) {
@@ -148,5 +151,39 @@ func TestConsumeEndsQuietlyWhenNobodyReads(t *testing.T) {
 	}
 	if got := f.committedAt("g", "t", 0); got > 0 {
 		t.Errorf("committed %d, though nothing was printed", got)
+	}
+}
+
+func TestConsumeJoinsAnewWhenItIsFenced(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 1)
+	f.fill("t", 0, "a", "b", "c")
+	f.fence = func(stream int) *rpc.Error {
+		if stream == 1 {
+			return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_MEMBER_FENCED, "the fake fences")
+		}
+		return nil
+	}
+	c := start(f.addr, nil, "consume", "t", "--group", "g", "--from-beginning")
+	eventually(t, "the second membership and its commit", func() bool { return f.committedAt("g", "t", 0) == 3 })
+	f.fill("t", 0, "d") // nobody tells the fake's reader; only what was printed counts
+	c.signals <- syscall.SIGINT
+	if code := c.wait(t); code != 130 || c.out.String() != "a\nb\nc\n" {
+		t.Errorf("exit code %d, printed %q", code, c.out.String())
+	}
+	if second := f.joined[1]; second.GetMemberId() != "" || len(second.GetPositions()) != 0 {
+		t.Errorf("the second stream resumes a membership that has ended: %v", second)
+	}
+}
+
+func TestConsumeStopsWhenAnotherTakesItsPlace(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 1)
+	f.fence = func(int) *rpc.Error {
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INSTANCE_FENCED, "a newer process has this instance id")
+	}
+	_, stderr := leat(t, 1, f.addr, "", "consume", "t", "--group", "g", "--instance-id", "i")
+	if !strings.Contains(stderr, "INSTANCE_FENCED") {
+		t.Error(stderr)
 	}
 }

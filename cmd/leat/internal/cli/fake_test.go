@@ -43,6 +43,9 @@ type fakeGateway struct {
 	// breakAfter ends the n-th consume stream, from 1, after so many records; 0
 	// is never.
 	breakAfter func(stream int) int
+	// fence ends the n-th consume stream, from 1, after its records, with this
+	// error; nil is never.
+	fence func(stream int) *rpc.Error
 	// revokeAfter asks for partition 0 back after so many of its records; 0 is never.
 	revokeAfter int
 	// cluster is what DescribeCluster answers.

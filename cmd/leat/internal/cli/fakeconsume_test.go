@@ -34,6 +34,10 @@ func (f *fakeGateway) Consume(stream gatewayv1.ConsumerService_ConsumeServer) er
 	f.consumed++
 	f.joined = append(f.joined, m.GetOpen())
 	r := &fakeReader{f: f, stream: stream, open: m.GetOpen(), next: map[place]int64{}}
+	var fence *rpc.Error
+	if f.fence != nil {
+		fence = f.fence(f.consumed)
+	}
 	if f.breakAfter != nil {
 		r.breakAt = f.breakAfter(f.consumed)
 	}
@@ -50,6 +54,12 @@ func (f *fakeGateway) Consume(stream gatewayv1.ConsumerService_ConsumeServer) er
 	}
 	if err := r.deliver(); err != nil {
 		return err
+	}
+	if fence != nil {
+		if err := stream.Send(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_Fenced{Fenced: &gatewayv1.ConsumeFenced{Error: rpc.ToProto(fence)}}}); err != nil {
+			return err
+		}
+		return fence
 	}
 	for {
 		m, err := stream.Recv()

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 var update = flag.Bool("update", false, "write docs/cli.md anew")
@@ -30,6 +32,8 @@ func TestDocsAreUpToDate(t *testing.T) {
 		t.Error("docs/cli.md does not match the command tree: run `make generate`")
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // lockedBuffer is an output that a test reads while the command runs.
 type lockedBuffer struct {

@@ -46,8 +46,9 @@ type engine struct {
 	heardAt     time.Time
 	pingAt      time.Time
 	pings       int64
-	waitingFrom time.Time // for Opened, as told by Status
-	statusTold  bool
+	waiting     *rpc.Error // what the gateway says it waits for
+	waitingFrom time.Time
+	waitingTold bool
 	memberID    string
 	attach      int64
 	fenced      *rpc.Error
@@ -150,6 +151,7 @@ func (e *engine) upkeep(now time.Time) error {
 		e.session = startSession(e.ctx, e.cfg.Client, e.openRequest(), e.events)
 		e.opened, e.heardAt, e.pingAt = false, now, now.Add(pingEvery)
 	}
+	e.tellWaiting(now)
 	if e.session == nil {
 		return nil
 	}

@@ -69,22 +69,30 @@ func (e *engine) handleOpened(o *gatewayv1.ConsumeOpened) {
 		e.cfg.Note("connected to the gateway again")
 	}
 	e.lostSince, e.changedAt = time.Time{}, now
-	e.waitingFrom, e.statusTold = time.Time{}, false
+	e.goesOn()
 }
 
+// handleStatus notes what the stream waits for; the user is told if it lasts.
 func (e *engine) handleStatus(err *rpc.Error) {
 	if err == nil {
 		return
 	}
-	now := time.Now()
-	if e.waitingFrom.IsZero() {
-		e.waitingFrom = now
+	if e.waiting == nil {
+		e.waitingFrom = time.Now()
 	}
-	if !e.statusTold && now.Sub(e.waitingFrom) > statusPatient {
-		e.statusTold = true
-		e.cfg.Note("waiting: %s (%s)", err.Message, rpc.ReasonName(err.Reason))
+	e.waiting = err
+}
+
+// tellWaiting tells the user about waiting that has lasted, once.
+func (e *engine) tellWaiting(now time.Time) {
+	if e.waiting != nil && !e.waitingTold && now.Sub(e.waitingFrom) > statusPatient {
+		e.waitingTold = true
+		e.cfg.Note("waiting: %s (%s)", e.waiting.Message, rpc.ReasonName(e.waiting.Reason))
 	}
 }
+
+// goesOn says that the stream waits no more.
+func (e *engine) goesOn() { e.waiting, e.waitingTold = nil, false }
 
 // handleAssigned begins with a partition, where the group says or, if this
 // process has printed further already, behind that. The place is committed with
@@ -105,6 +113,7 @@ func (e *engine) reads(pl *place) bool {
 }
 
 func (e *engine) handleRecords(m *gatewayv1.ConsumeRecords) {
+	e.goesOn()
 	e.owed += m.GetCost()
 	pl := e.place(m.GetTopic(), m.GetPartition())
 	if !e.reads(pl) {

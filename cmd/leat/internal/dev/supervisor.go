@@ -127,16 +127,16 @@ func (s *supervisor) run(ctx context.Context, began time.Time) error {
 		case <-ctx.Done():
 		}
 	} else if interrupted {
-		s.say("stopping before the mesh was ready")
+		s.say("stopping before the mesh was up")
 		err = nil
 	}
 	cancel()
 	control.close()
 	s.stopAll(ctx)
-	s.watches.Wait()
 	if ctx.Err() != nil {
-		return exit.Silent(exit.Interrupted)
+		return exit.Silent(exit.Interrupted) // what runs in this process dies with it
 	}
+	s.watches.Wait()
 	if err == nil {
 		s.say("stopped")
 	}
@@ -169,7 +169,7 @@ func (s *supervisor) startStage(ctx context.Context, stage []*instance) error {
 			if err := s.begin(ctx, s.units[in.name]); err != nil {
 				return err
 			}
-			s.say("%-14s %-21s ready after %v", in.name, in.listen, time.Since(began).Round(time.Millisecond))
+			s.say("%-14s %-21s up after %v", in.name, in.listen, time.Since(began).Round(time.Millisecond))
 			return nil
 		})
 	}
@@ -251,14 +251,16 @@ func (s *supervisor) endLocked(ctx context.Context, u *unit) {
 	*u.expected = true
 	s.out.Unlock()
 	if u.running() {
-		ctx, cancel := context.WithTimeout(ctx, stopLimit)
-		u.life.stop(ctx)
-		if ctx.Err() != nil && s.o.Processes {
+		limited, cancel := context.WithTimeout(ctx, stopLimit)
+		u.life.stop(limited)
+		if limited.Err() != nil && s.o.Processes {
 			s.say("%s was killed, because it did not stop in time", u.in.name)
 		}
 		cancel()
 	}
-	<-u.life.done()
+	if killed := ctx.Err() != nil && !s.o.Processes; !killed {
+		<-u.life.done()
+	}
 	u.life = nil
 }
 

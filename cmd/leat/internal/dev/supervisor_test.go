@@ -169,7 +169,7 @@ func TestSupervisorStartsInOrderAndStopsInTheOther(t *testing.T) {
 	}
 	var order []string
 	for _, line := range strings.Split(m.out.String(), "\n") {
-		if name, rest, ok := strings.Cut(line, " "); ok && strings.Contains(rest, "ready after") {
+		if name, rest, ok := strings.Cut(line, " "); ok && strings.Contains(rest, "up after") {
 			order = append(order, name)
 		}
 	}

@@ -65,7 +65,7 @@ func (e *engine) broken(err error) error {
 	if !e.everOpened && typed.Reason == typev1.ErrorReason_ERROR_REASON_UNREACHABLE {
 		return typed // nothing was reached yet: better say so at once
 	}
-	if !rpc.Retryable(typed) {
+	if !rpc.Retryable(typed) || !e.everOpened && time.Since(e.started) > e.cfg.DeliveryTimeout {
 		return typed
 	}
 	if wasOpened || !e.everLost {
