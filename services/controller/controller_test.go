@@ -218,6 +218,37 @@ func TestLostLeaseDoesNotFence(t *testing.T) {
 	}
 }
 
+// A broker that falls silent is fenced when its lease has run out, and not
+// before; when the same life answers again it comes back without a new vouch.
+func TestSilentBrokerIsFencedAndComesBack(t *testing.T) {
+	m := newMesh(t)
+	m.controller(1)
+	w := m.gateway()
+	b := m.broker(1, 11)
+	m.awaitUnfenced(w, b)
+	topic := m.create(w, m.controllers(w), "a", 1)
+	b.silent.Store(true)
+	for !w.Image().Broker(1).GetFenced() {
+		image, changed := w.Watch()
+		if image.Broker(1).GetFenced() && image.Registration(controllerv1.ServiceKind_SERVICE_KIND_BROKER, 1) != nil {
+			t.Fatal("fenced while its lease held")
+		}
+		select {
+		case <-changed:
+		case <-m.ctx().Done():
+			t.Fatal("never fenced")
+		}
+	}
+	if p := w.Image().Partition(topic.ID, 0); p.GetLeader() != nil {
+		t.Errorf("it still leads: %v", p)
+	}
+	b.silent.Store(false)
+	eventually(t, "it leads again in a higher epoch", func() bool {
+		p := w.Image().Partition(topic.ID, 0)
+		return !w.Image().Broker(1).GetFenced() && p.GetLeader().GetIncarnation() == 11 && p.GetLeaderEpoch() == 2
+	})
+}
+
 func TestShardsMoveWithTheirCoordinator(t *testing.T) {
 	m := newMesh(t)
 	m.controller(1, func(c *Config) { c.OffsetsTopicNumPartitions = 6 })

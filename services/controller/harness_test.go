@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -194,6 +195,10 @@ type fake struct {
 	parts   sync.WaitGroup
 	etcd    io.Closer
 
+	// silent makes it neither renew its lease nor answer controllers, as a stopped
+	// process does.
+	silent atomic.Bool
+
 	mu      sync.Mutex
 	vouches []*controllerv1.ReplicaVouch
 }
@@ -219,7 +224,8 @@ func (m *mesh) fake(kind controllerv1.ServiceKind, id int32, incarnation uint64,
 	}
 	f.etcd = client
 	f.reg = registry.NewRegistrar(registry.RegistrarConfig{Client: client, Keys: registry.NewKeys("/leat"), Kind: kind, Process: f.process,
-		Address: f.addr, TTL: 2 * time.Second, Prober: registry.NewProber(rpc.DialConfig{}), Logger: m.logger(fmt.Sprint(registry.KindName(kind), id))})
+		Address: f.addr, TTL: 2 * time.Second, Prober: registry.NewProber(rpc.DialConfig{}), Logger: m.logger(fmt.Sprint(registry.KindName(kind), id)),
+		Healthy: func() bool { return !f.silent.Load() }})
 	f.watch = m.watcher(kind, f.process)
 	ctx, cancel := context.WithCancel(m.t.Context())
 	f.cancel = cancel
@@ -293,6 +299,9 @@ func (s *healthServer) WatchHealth(stream grpc.BidiStreamingServer[brokerv1.Watc
 		}
 		if err != nil {
 			return err
+		}
+		if s.f.silent.Load() {
+			continue
 		}
 		resp := &brokerv1.WatchHealthResponse{Message: &brokerv1.WatchHealthResponse_Initial{Initial: &brokerv1.HealthInitialResponse{Handshake: rpc.LocalHandshake(), Broker: s.f.process}}}
 		if p := req.GetProbe(); p != nil {

@@ -14,7 +14,7 @@ const (
 	freshness = 1200 * time.Millisecond
 	// absenceLimit is how long a broker whose key has gone has to give a sign of
 	// life that is newer than that.
-	absenceLimit = 1500 * time.Millisecond
+	absenceLimit = time.Second
 )
 
 // Observe lists what the leader must do about what has been found out. It is
