@@ -38,6 +38,9 @@ func (s *Shard) result(ctx context.Context, r result) {
 		s.mu.Unlock()
 		return
 	}
+	if f, ok := r.event.(group.Failed); ok && f.Kind == group.Unknown {
+		s.logger.Warn("the outcome of an append is unknown; the shard is fenced and loaded again", "attempt", r.attempt, "error", r.err)
+	}
 	s.trouble(r.err)
 	for _, kv := range r.kvs {
 		s.step(ctx, group.Replayed{KV: kv})
@@ -51,15 +54,25 @@ func (s *Shard) result(ctx context.Context, r result) {
 	}
 }
 
-// trouble logs once that the log of the shard fails, and once that it works again.
+// troubleAfter is how long the log of a shard may fail before that is worth a
+// warning: leaders come and go.
+const troubleAfter = 3 * time.Second
+
+// trouble logs once that the log of the shard goes on failing, and once that it
+// works again.
 func (s *Shard) trouble(err error) {
 	switch {
-	case err != nil && !s.failing:
-		s.failing = true
-		s.logger.Warn("the log of the shard fails; trying again until it works", "error", err)
-	case err == nil && s.failing:
-		s.failing = false
-		s.logger.Info("the log of the shard works again")
+	case err == nil:
+		if s.warned {
+			s.logger.Info("the log of the shard works again")
+		}
+		s.failingSince, s.warned = time.Time{}, false
+	case s.failingSince.IsZero():
+		s.failingSince = time.Now()
+		s.logger.Debug("the log of the shard fails; trying again", "error", err)
+	case !s.warned && time.Since(s.failingSince) > troubleAfter:
+		s.warned = true
+		s.logger.Warn("the log of the shard goes on failing; trying again until it works", "error", err)
 	}
 }
 

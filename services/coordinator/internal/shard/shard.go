@@ -110,8 +110,10 @@ type Shard struct {
 	links    map[link]Peer
 	fence    offsets.Fence // of the next append
 	end      int64         // offset after the fencing record
-	failing  bool
+	warned   bool
 	work     sync.WaitGroup // appends and loads
+
+	failingSince time.Time // zero: the log works
 }
 
 // result is what an append, a fence or a load came to.
