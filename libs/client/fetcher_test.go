@@ -306,36 +306,43 @@ func TestFetcherPauseResumeMoveRemove(t *testing.T) {
 // A position behind offsets that hold nothing has no record before it whose epoch
 // could be asked about.
 func TestFetcherPositionBehindAGap(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		m := newFakeMesh(t, 1)
-		topic := m.topic("t", 1, 1<<20)
-		m.put(topic, 0, numbered(t, 0, 3)...)
-		f := newTestFetcher(t, m.client(Config{}), FetcherConfig{})
-		f.Add(FetchStart{TopicPartition: topic.at(0), LastEpoch: -1})
-		readNumbers(t, f, 0, 3)
-		m.update(func() { topic.parts[0].epoch, topic.parts[0].end = 2, 8 })
-		if e, err := f.Next(soon(t)); err != nil || e.Kind != FetchProgress || e.NextOffset != 8 {
-			t.Fatalf("%+v %v", e, err)
-		}
+	for name, pause := range map[string]bool{"received": false, "handed out": true} {
+		t.Run(name, func(t *testing.T) { inBubble(t, func(t *testing.T) { positionBehindAGap(t, pause) }) })
+	}
+}
+
+func positionBehindAGap(t *testing.T, pause bool) {
+	t.Helper()
+	m := newFakeMesh(t, 1)
+	topic := m.topic("t", 1, 1<<20)
+	m.put(topic, 0, numbered(t, 0, 3)...)
+	f := newTestFetcher(t, m.client(Config{}), FetcherConfig{})
+	f.Add(FetchStart{TopicPartition: topic.at(0), LastEpoch: -1})
+	readNumbers(t, f, 0, 3)
+	m.update(func() { topic.parts[0].epoch, topic.parts[0].end = 2, 8 })
+	if e, err := f.Next(soon(t)); err != nil || e.Kind != FetchProgress || e.NextOffset != 8 {
+		t.Fatalf("%+v %v", e, err)
+	}
+	if pause {
 		f.Pause(topic.at(0))
 		f.Resume(topic.at(0))
-		synctest.Wait()
-		m.kill(1)
-		m.startBroker(1)
-		m.put(topic, 0, encode(t, "behind"))
-		for {
-			e, err := f.Next(soon(t))
-			if err != nil || e.Kind == FetchError {
-				t.Fatal(err, e.Err)
-			}
-			if e.Kind == FetchRecords {
-				if e.Offset != 8 || e.LeaderEpoch != 2 {
-					t.Errorf("%+v", e)
-				}
-				return
-			}
+	}
+	synctest.Wait()
+	m.kill(1)
+	m.startBroker(1)
+	m.put(topic, 0, encode(t, "behind"))
+	for {
+		e, err := f.Next(soon(t))
+		if err != nil || e.Kind == FetchError {
+			t.Fatal(err, e.Err)
 		}
-	})
+		if e.Kind == FetchRecords {
+			if e.Offset != 8 || e.LeaderEpoch != 2 {
+				t.Errorf("%+v", e)
+			}
+			return
+		}
+	}
 }
 
 // An unclean election may cut what was read: that is told, and nothing is read on
