@@ -68,14 +68,14 @@ func (l *Log) cleanable(o *CleanOptions) (Cleanable, error) {
 			s.CleanBytes, s.Limit = s.CleanBytes+size, end
 			continue
 		}
-		newest, err := l.segmentTime(seg, interval)
+		newest, err := l.segmentTime(seg, interval, now)
 		if err != nil {
 			return s, err
 		}
 		if o.MinLag > 0 && now-newest < o.MinLag.Milliseconds() {
 			break
 		}
-		first, err := l.firstTime(seg)
+		first, err := l.firstTime(seg, now)
 		if err != nil {
 			return s, err
 		}
@@ -104,19 +104,17 @@ func (s *Cleanable) judge(o *CleanOptions, now, oldest int64) {
 	}
 }
 
-// segmentTime is when the newest record of a segment was written, in ms. A
-// timestamp from beyond the file's last change is a client's mistake, and must not
-// keep a segment from being cleaned forever.
-func (l *Log) segmentTime(seg *segment, interval int64) (int64, error) {
+// segmentTime is when the newest record of a segment was written, in ms.
+func (l *Log) segmentTime(seg *segment, interval, now int64) (int64, error) {
 	ts, err := seg.maxTimestamp(interval)
 	if err != nil {
 		return 0, err
 	}
-	return l.believable(seg, ts)
+	return l.believable(seg, ts, now)
 }
 
 // firstTime is when the first batch of a segment was written, in ms.
-func (l *Log) firstTime(seg *segment) (int64, error) {
+func (l *Log) firstTime(seg *segment, now int64) (int64, error) {
 	f, err := l.fs.OpenRead(seg.path())
 	if err != nil {
 		return 0, err
@@ -138,18 +136,21 @@ func (l *Log) firstTime(seg *segment) (int64, error) {
 	if h.Attributes.HasDeleteHorizon() {
 		ts = h.MaxTimestamp
 	}
-	return l.believable(seg, ts)
+	return l.believable(seg, ts, now)
 }
 
-func (l *Log) believable(seg *segment, ts int64) (int64, error) {
+// believable is a timestamp, or the file's last change where there is none or one
+// from the future: a client's mistake must not keep a segment from being cleaned
+// forever.
+func (l *Log) believable(seg *segment, ts, now int64) (int64, error) {
+	if ts >= 0 && ts <= now {
+		return ts, nil
+	}
 	info, err := l.fs.Stat(seg.path())
 	if err != nil {
 		return 0, err
 	}
-	if changed := info.ModTime.UnixMilli(); ts < 0 || ts > changed {
-		return changed, nil
-	}
-	return ts, nil
+	return min(info.ModTime.UnixMilli(), now), nil
 }
 
 // faultOf is fault for an error that may be nil.

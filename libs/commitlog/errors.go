@@ -121,3 +121,14 @@ type StaleEpochError struct {
 func (e *StaleEpochError) Error() string {
 	return fmt.Sprintf("leader epoch %d is older than epoch %d, which the log has seen; this broker no longer leads, ask for the newer leader", e.Epoch, e.Latest)
 }
+
+// OutOfOrderError says that a batch with an offset of its own lies below the log's
+// end. Nothing was appended.
+type OutOfOrderError struct {
+	Offset int64 // base offset of the batch
+	End    int64 // of the log
+}
+
+func (e *OutOfOrderError) Error() string {
+	return fmt.Sprintf("a batch at offset %d cannot follow a log that ends before %d; truncate the log first, or go on with a later batch", e.Offset, e.End)
+}

@@ -140,14 +140,20 @@ func (e *entryFile) add(fields []byte) error {
 	return nil
 }
 
+// flush writes what waits in memory. On a full disk it goes on waiting there: an
+// index is wanted for speed only, and the .log has the say over what is stored.
 func (e *entryFile) flush() error {
 	if len(e.tail) == 0 {
 		return nil
 	}
-	if err := e.load(); err != nil {
-		return err
+	err := e.load()
+	if err == nil {
+		_, err = e.file.WriteAt(e.tail, int64(e.onFS)*int64(e.width))
 	}
-	if _, err := e.file.WriteAt(e.tail, int64(e.onFS)*int64(e.width)); err != nil {
+	if isNoSpace(err) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	e.onFS += len(e.tail) / e.width

@@ -3,7 +3,6 @@ package commitlog
 import (
 	"fmt"
 	"log/slog"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,8 +50,10 @@ type Log struct {
 	epochs   epochCache // as checkpointed
 	unsynced []*segment // sealed since the last Sync
 	newNames bool       // files were made since the last Sync
-	failed   *FailedError
-	closed   bool
+	// unsyncedSince is when the oldest batch that is not durable was appended.
+	unsyncedSince time.Time
+	failed        *FailedError
+	closed        bool
 
 	cursors  cursors
 	cleaning cleanState
@@ -97,168 +98,11 @@ func (l *Log) fail(op string, err error) error {
 	return l.failed
 }
 
-// Append adds one batch, given as the concatenation of vecs, and returns the
-// offsets that it got. The caller has validated it (record.Validate). Base offset,
-// leader epoch and, with LogAppendTime, the timestamp are set on the way to disk;
-// vecs are neither changed nor kept. The batch is readable at once and durable
-// after a Sync that begins later.
-//
-// Errors: *record.TooLargeError above max.message.bytes, *record.InvalidError and
-// *record.CorruptError when the header and the bytes do not agree,
-// *StaleEpochError, ErrClosed: nothing was appended and the log goes on.
-// *FailedError: the write failed, now or earlier, and the log is done.
-func (l *Log) Append(vecs [][]byte, leaderEpoch int32) (AppendInfo, error) {
-	l.appendMu.Lock()
-	defer l.appendMu.Unlock()
-	cfg := l.config()
-	h, err := l.admit(vecs, leaderEpoch, cfg)
-	if err != nil {
-		return AppendInfo{}, err
-	}
-	now := l.now()
-	seg, err := l.rollFor(&h, now, cfg)
-	if err != nil {
-		return AppendInfo{}, l.fail("roll", err)
-	}
-	if cfg.TimestampType == record.LogAppendTime {
-		h.MaxTimestamp = now.UnixMilli()
-	}
-	if err := l.enterEpoch(&h); err != nil {
-		return AppendInfo{}, l.fail("append", err)
-	}
-	pos := seg.size.Load()
-	if err := l.write(seg, pos, vecs, &h, cfg); err != nil {
-		return AppendInfo{}, l.fail("append", err)
-	}
-	if pos == 0 {
-		l.firstAppend = now
-	}
-	point := indexPoint{h.BaseOffset - seg.base, pos}
-	if err := seg.idx.note(point, int64(h.Size()), seg.maxTS.Load(), cfg.IndexIntervalBytes); err != nil {
-		return AppendInfo{}, l.fail("append", err)
-	}
-	l.publish(seg, &h)
-	return AppendInfo{
-		BaseOffset: h.BaseOffset, LastOffset: h.LastOffset(), SegmentBase: seg.base, Position: pos,
-		Size: h.Size(), MaxTimestamp: h.MaxTimestamp, AppendTime: now.UnixMilli(),
-	}, nil
-}
-
-// admit refuses what must not reach the disk, and gives the batch its place.
-func (l *Log) admit(vecs [][]byte, leaderEpoch int32, cfg *Config) (record.Header, error) {
-	l.mu.RLock()
-	err, end, latest := l.usable(), l.end, l.epochs.latest()
-	l.mu.RUnlock()
-	if err != nil {
-		return record.Header{}, err
-	}
-	h, err := record.ParseHeaderVec(vecs)
-	if err != nil {
-		return h, err
-	}
-	if h.Size() > cfg.MaxMessageBytes {
-		return h, &record.TooLargeError{Size: h.Size(), Limit: cfg.MaxMessageBytes}
-	}
-	if n := record.VecLen(vecs); n != h.Size() {
-		return h, &record.CorruptError{Position: min(n, h.Size()), Detail: fmt.Sprintf("the batch should have %d bytes and %d came", h.Size(), n)}
-	}
-	if leaderEpoch < 0 || leaderEpoch < latest {
-		return h, &StaleEpochError{Epoch: leaderEpoch, Latest: latest}
-	}
-	h.BaseOffset, h.PartitionLeaderEpoch = end, leaderEpoch
-	return h, h.Check()
-}
-
-// rollFor returns the segment that takes a batch, a new one if the active one is
-// full, old, or too far behind in offsets.
-func (l *Log) rollFor(h *record.Header, now time.Time, cfg *Config) (*segment, error) {
-	seg := l.active()
-	size := seg.size.Load()
-	if size == 0 || size+int64(h.Size()) <= cfg.SegmentBytes &&
-		now.Sub(l.firstAppend) < cfg.SegmentAge &&
-		!seg.idx.full(cfg.SegmentIndexBytes) &&
-		h.LastOffset()-seg.base < math.MaxInt32 {
-		return seg, nil
-	}
-	// Where gaps are allowed, a file that lost its end could pass for one with a gap
-	// behind it. So it is durable before there is a next one.
-	if h.BaseOffset <= l.currentMarks().gapsBelow {
-		if err := syncSegment(seg); err != nil {
-			return nil, err
-		}
-	}
-	seg.sealedAt.Store(h.BaseOffset)
-	if err := seg.idx.seal(seg.maxTS.Load(), indexPoint{h.BaseOffset - seg.base, size}); err != nil {
-		return nil, err
-	}
-	next, err := createSegment(l.fs, l.dir, h.BaseOffset)
-	if err != nil {
-		return nil, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.segs = append(l.segs, next)
-	l.unsynced = append(l.unsynced, seg)
-	l.newNames = true
-	return next, nil
-}
-
-// enterEpoch checkpoints a leader epoch, durably, before its first batch is
-// written. So the checkpoint knows the epoch of every batch on disk, whether or not
-// that was synced, and recovery can tell a damaged epoch from a new one. The caller
-// holds appendMu, and nobody else changes epochs.
-func (l *Log) enterEpoch(h *record.Header) error {
-	l.mu.RLock()
-	epochs, changed := l.epochs.assign(h.PartitionLeaderEpoch, h.BaseOffset)
-	l.mu.RUnlock()
-	if !changed {
-		return nil
-	}
-	return epochs.save(l.fs, l.dir)
-}
-
-// write puts the batch at a byte of the segment: the patched copy of its header,
-// then the rest as it came, in one call.
-func (l *Log) write(seg *segment, pos int64, vecs [][]byte, h *record.Header, cfg *Config) error {
-	record.CopyVec(l.head[:], vecs)
-	l.vecs = append(l.vecs[:0], l.head[:])
-	skip := record.HeaderSize
-	for _, v := range vecs {
-		if skip < len(v) {
-			l.vecs = append(l.vecs, v[skip:])
-		}
-		skip = max(0, skip-len(v))
-	}
-	record.PatchBaseOffset(l.head[:], h.BaseOffset)
-	record.PatchPartitionLeaderEpoch(l.head[:], h.PartitionLeaderEpoch)
-	if cfg.TimestampType == record.LogAppendTime {
-		record.PatchLogAppendTime(l.head[:], l.vecs[1:], h.MaxTimestamp)
-	}
-	l.filesMu.RLock()
-	defer l.filesMu.RUnlock()
-	f, err := seg.open(true)
-	if err == nil {
-		_, err = f.WriteVecAt(l.vecs, pos)
-	}
-	clear(l.vecs) // the caller's buffers are not kept
-	return err
-}
-
-// publish lets readers see the batch.
-func (l *Log) publish(seg *segment, h *record.Header) {
-	seg.maxTS.Store(max(seg.maxTS.Load(), h.MaxTimestamp))
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	seg.size.Add(int64(h.Size()))
-	l.end = h.NextOffset()
-	l.epochs, _ = l.epochs.assign(h.PartitionLeaderEpoch, h.BaseOffset)
-}
-
 // StartOffset is the first offset of the log.
 func (l *Log) StartOffset() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.segs[0].base
+	return l.marks.start
 }
 
 // EndOffset is one past the last offset appended, durable or not.
@@ -268,7 +112,8 @@ func (l *Log) EndOffset() int64 {
 	return l.end
 }
 
-// DurableEnd is one past the last offset known to be durable. It never goes back.
+// DurableEnd is one past the last offset known to be durable. It goes back only by
+// truncation.
 func (l *Log) DurableEnd() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

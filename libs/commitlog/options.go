@@ -28,7 +28,38 @@ type Config struct {
 	MaxMessageBytes int
 	// TimestampType says whose timestamps records carry (message.timestamp.type).
 	TimestampType record.TimestampType
+
+	// Cleanup says what becomes of old records (cleanup.policy); zero is
+	// CleanupDelete.
+	Cleanup Cleanup
+	// RetentionAge is how long records are kept, by their timestamps
+	// (retention.ms); zero or less keeps them whatever their age. The shortest time
+	// is a nanosecond.
+	RetentionAge time.Duration
+	// RetentionBytes is how many bytes of .log files are kept (retention.bytes);
+	// zero or less keeps all.
+	RetentionBytes int64
+	// FileDeleteDelay is how long a segment's files lie under another name before
+	// they are removed (file.delete.delay.ms).
+	FileDeleteDelay time.Duration
+	// ProducerExpiration is how long an idle producer is remembered
+	// (producer.id.expiration.ms).
+	ProducerExpiration time.Duration
+
+	// FlushMessages and FlushAge bound what a log with durability=os leaves unsynced
+	// (flush.messages, flush.ms); zero or less sets no bound. See NeedsFlush.
+	FlushMessages int64
+	FlushAge      time.Duration
 }
+
+// Cleanup is a set of cleanup policies.
+type Cleanup uint8
+
+// The cleanup policies.
+const (
+	CleanupDelete  Cleanup = 1 << iota // retention by age and size
+	CleanupCompact                     // the newest record of each key stays (see CleanOptions)
+)
 
 // Defaults and limits of Config.
 const (
@@ -40,6 +71,8 @@ const (
 	DefaultSegmentAge         = 7 * 24 * time.Hour
 	DefaultIndexIntervalBytes = 4 << 10
 	DefaultMaxMessageBytes    = 1 << 20
+	DefaultFileDeleteDelay    = time.Minute
+	DefaultProducerExpiration = 24 * time.Hour
 )
 
 // WithDefaults returns a copy whose zero fields have their defaults.
@@ -49,10 +82,13 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.SegmentAge, DefaultSegmentAge)
 	setDefault(&c.IndexIntervalBytes, DefaultIndexIntervalBytes)
 	setDefault(&c.MaxMessageBytes, DefaultMaxMessageBytes)
+	setDefault(&c.Cleanup, CleanupDelete)
+	setDefault(&c.FileDeleteDelay, DefaultFileDeleteDelay)
+	setDefault(&c.ProducerExpiration, DefaultProducerExpiration)
 	return c
 }
 
-func setDefault[T int | int64 | time.Duration](field *T, value T) {
+func setDefault[T int | int64 | time.Duration | Cleanup](field *T, value T) {
 	if *field == 0 {
 		*field = value
 	}
@@ -78,6 +114,9 @@ func (c Config) Validate() error {
 		"max.message.bytes", c.MaxMessageBytes, record.HeaderSize+1, record.MaxBatchSize)
 	check(c.TimestampType == record.CreateTime || c.TimestampType == record.LogAppendTime,
 		"message.timestamp.type", int(c.TimestampType), record.CreateTime, record.LogAppendTime)
+	check(c.Cleanup <= CleanupDelete|CleanupCompact, "cleanup.policy", uint8(c.Cleanup), CleanupDelete, CleanupDelete|CleanupCompact)
+	check(c.FileDeleteDelay >= 0, "file.delete.delay.ms", c.FileDeleteDelay.Milliseconds(), 0, "any")
+	check(c.ProducerExpiration > 0, "producer.id.expiration.ms", c.ProducerExpiration.Milliseconds(), 1, "any")
 	return errors.Join(errs...)
 }
 

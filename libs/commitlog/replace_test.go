@@ -242,7 +242,8 @@ func TestReplacementWithoutSpace(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if met < 2 {
+		// A full disk keeps no index from being used: it is made anew.
+		if met < 1 {
 			t.Fatalf("%s was met %d times", op, met)
 		}
 	}

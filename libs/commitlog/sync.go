@@ -1,6 +1,9 @@
 package commitlog
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Sync makes durable everything whose Append returned before Sync began: bytes of
 // sealed segments and of the active one, names of new files. (A leader epoch is
@@ -10,6 +13,19 @@ func (l *Log) Sync() (durableEnd int64, err error) {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
 	return l.sync()
+}
+
+// NeedsFlush reports whether so much, or something so old, is unsynced that
+// flush.messages or flush.ms ask for a Sync now.
+func (l *Log) NeedsFlush(now time.Time) bool {
+	cfg := l.config()
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.end == l.durable || l.usable() != nil {
+		return false
+	}
+	return cfg.FlushMessages > 0 && l.end-l.durable >= cfg.FlushMessages ||
+		cfg.FlushAge > 0 && now.Sub(l.unsyncedSince) >= cfg.FlushAge
 }
 
 // syncWork is what one Sync has to do.
@@ -22,6 +38,7 @@ type syncWork struct {
 
 // sync is Sync; the caller holds syncMu.
 func (l *Log) sync() (int64, error) {
+	now := l.now()
 	l.mu.Lock()
 	if err := l.usable(); err != nil {
 		durable := l.durable
@@ -33,6 +50,8 @@ func (l *Log) sync() (int64, error) {
 		w.active = l.active()
 	}
 	l.unsynced, l.newNames = nil, false
+	// What is appended from here on is younger; nothing else is unsynced afterwards.
+	l.unsyncedSince = now
 	l.mu.Unlock()
 
 	err := l.doSync(&w)

@@ -116,19 +116,19 @@ func ReadFile(fsys FS, path string, limit int64) (_ []byte, err error) {
 // syncs it, renames it and syncs the directory; when it returns nil the new
 // bytes are durable. A leftover ".tmp" is overwritten by the next call.
 //
-// An error that satisfies errors.As for *UnchangedError came before the rename: the
-// file is as it was.
+// An error that satisfies errors.As for *UnchangedError came before anything was
+// synced or renamed: the file is as it was, and the call may be repeated.
 func WriteFileAtomic(fsys FS, path string, data []byte) error {
 	tmp := path + ".tmp"
 	f, err := fsys.Create(tmp)
 	if err != nil {
 		return &UnchangedError{Path: path, Err: err}
 	}
-	if _, err = f.WriteAt(data, 0); err == nil {
-		err = f.Sync()
+	if _, err = f.WriteAt(data, 0); err != nil {
+		return &UnchangedError{Path: path, Err: errors.Join(err, f.Close())}
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return &UnchangedError{Path: path, Err: err}
+	if err = errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
 	}
 	if err := fsys.Rename(tmp, path); err != nil {
 		return err
@@ -136,8 +136,8 @@ func WriteFileAtomic(fsys FS, path string, data []byte) error {
 	return fsys.SyncDir(filepath.Dir(path))
 }
 
-// UnchangedError says that a file could not be replaced and still holds its old
-// bytes, as far as they were durable.
+// UnchangedError says that the replacement of a file could not be written, and that
+// the file itself was not touched.
 type UnchangedError struct {
 	Path string // the file that was to be replaced
 	Err  error
