@@ -182,6 +182,7 @@ func (b *Broker) applyImages(ctx context.Context, m *replica.Manager, ready func
 		}
 		select {
 		case <-changed:
+		case <-m.Again():
 		case <-timer:
 		case <-ctx.Done():
 			return

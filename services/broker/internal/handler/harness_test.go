@@ -131,6 +131,7 @@ func start(t testing.TB, ctl *brokertest.Controller, o harnessOptions) *harness 
 			h.manager.Apply(image)
 			select {
 			case <-changed:
+			case <-h.manager.Again():
 			case <-ctx.Done():
 				return nil
 			}

@@ -141,6 +141,25 @@ func TestDeletionUnderLoad(t *testing.T) {
 	f.values(1)
 }
 
+func TestTopicIsMadeAgainWhileTheOldOneGoes(t *testing.T) {
+	ctl := brokertest.Start(t)
+	h := start(t, ctl, harnessOptions{})
+	for range 5 {
+		id := h.topic("t", 3, nil)
+		p := h.producer()
+		for n := range int32(3) {
+			if base := p.mustStore(id, n, "x"); base != 0 {
+				t.Fatalf("the new topic begins at %d", base)
+			}
+		}
+		ctl.DeleteTopic(id, brokerID)
+	}
+	brokertest.Await(t, "all deletions are confirmed", func() bool { return len(ctl.Confirmed()) == 5 })
+	if r := h.store.Replicas(); len(r) != 0 {
+		t.Errorf("%d replicas are left", len(r))
+	}
+}
+
 // case 15
 func TestRecreatedTopicNeverServesTheOldOne(t *testing.T) {
 	ctl, fsys := brokertest.Start(t), memfs.New()

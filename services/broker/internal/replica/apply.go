@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"maps"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -15,20 +14,20 @@ import (
 	"github.com/leat-io/leat/libs/core/topicconfig"
 	"github.com/leat-io/leat/libs/metadata"
 	"github.com/leat-io/leat/libs/record"
-	"github.com/leat-io/leat/libs/topicid"
 	"github.com/leat-io/leat/services/broker/internal/store"
 )
 
-// Apply makes the broker's replicas what an image says: deletions first, so that
-// their names are free, then what is unknown aside, then what is to be held. It
-// reports whether something could not be done and is to be tried again soon.
-// From one goroutine, images in order.
+// Apply makes the broker's replicas what an image says: what is deleted stops
+// serving at once, and goes in the background; what is unknown is set aside; what
+// is to be held is opened or made. It reports whether something could not be done
+// and is to be tried again soon, or when Again says. From one goroutine, images in
+// order.
 func (m *Manager) Apply(image *metadata.Image) (again bool) {
 	m.image.Store(image)
 	m.cfg.Store.SetPosition(store.Position(image.Position()))
 	m.endDeleting(image)
-	again = m.applyDeletions(image)
-	again = m.setAsideUnknown(image) || again
+	m.applyDeletions(image)
+	again = m.setAsideUnknown(image)
 	again = m.applyPartitions(image) || again
 	m.countStates()
 	return again
@@ -79,85 +78,11 @@ func (m *Manager) retire(k store.Key) {
 	r.awaitQuiet()
 }
 
-// applyDeletions deletes what deletion records name, and has it confirmed.
-func (m *Manager) applyDeletions(image *metadata.Image) (again bool) {
-	deletions := image.Deletions()
-	maps.DeleteFunc(m.deleted, func(id topicid.ID, _ struct{}) bool { return image.Deletion(id) == nil })
-	if len(deletions) == 0 {
-		return false
-	}
-	byTopic := map[topicid.ID][]store.Key{}
-	for _, k := range m.keys() {
-		byTopic[k.Topic] = append(byTopic[k.Topic], k)
-	}
-	for _, stored := range m.cfg.Store.Replicas() {
-		if k := stored.Key; !slices.Contains(byTopic[k.Topic], k) {
-			byTopic[k.Topic] = append(byTopic[k.Topic], k)
-		}
-	}
-	for _, d := range deletions {
-		id, err := topicid.FromBytes(d.GetTopicId())
-		if err != nil {
-			m.cfg.Logger.Error("a deletion record names no topic id", "topic", d.GetName(), "error", err)
-			continue
-		}
-		if _, done := m.deleted[id]; done {
-			continue
-		}
-		if !m.deleteTopic(id, d.GetName(), byTopic[id]) {
-			again = true
-			continue
-		}
-		m.deleted[id] = struct{}{}
-		if slices.Contains(d.GetPendingBrokers(), m.cfg.Self.Broker) {
-			m.askToConfirm(id)
-		}
-	}
-	return again
-}
-
-// deleteTopic removes everything of a topic from the disks; false: not all of it
-// is gone yet.
-func (m *Manager) deleteTopic(id topicid.ID, name string, keys []store.Key) bool {
-	ok := true
-	for _, k := range keys {
-		stored := m.cfg.Store.Replica(k)
-		m.retire(k)
-		if stored == nil {
-			continue // withheld as missing
-		}
-		if err := m.cfg.Store.Delete(k); err != nil {
-			ok = false
-			m.cfg.Logger.Error("could not delete a replica", "dir", stored.Dir, "error", err)
-			if store.IsDiskFault(err) {
-				m.diskFailed(stored.Disk, err)
-			}
-			continue
-		}
-		m.cfg.Logger.Info("deleted a replica", "dir", stored.Dir, "topic_id", id)
-	}
-	if err := m.cfg.Store.ForgetTopic(id); err != nil {
-		ok = false
-		m.cfg.Logger.Error("could not delete what was set aside of a topic", "topic", name, "error", err)
-	}
-	return ok
-}
-
-func (m *Manager) askToConfirm(id topicid.ID) {
-	m.confirmMu.Lock()
-	defer m.confirmMu.Unlock()
-	m.confirm[id] = struct{}{}
-	select {
-	case m.confirmCh <- struct{}{}:
-	default: // the loop has been woken already
-	}
-}
-
 // setAsideUnknown moves folders away that the metadata does not place here.
 func (m *Manager) setAsideUnknown(image *metadata.Image) (again bool) {
 	for _, stored := range m.cfg.Store.Replicas() {
 		t := image.TopicByID(stored.Key.Topic)
-		if image.Deletion(stored.Key.Topic) != nil || t != nil && (t.Deleting || m.holds(t.Partition(stored.Key.Partition))) {
+		if image.Deletion(stored.Key.Topic) != nil || m.isDeleting(stored.Key.Topic) || t != nil && (t.Deleting || m.holds(t.Partition(stored.Key.Partition))) {
 			continue
 		}
 		m.retire(stored.Key)

@@ -2,7 +2,6 @@ package replica
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -56,14 +55,13 @@ type Manager struct {
 	mu       sync.RWMutex
 	replicas map[store.Key]*Replica
 
-	deleted map[topicid.ID]struct{} // deletions on record that are done here; owned by Apply
-
 	activeMu sync.Mutex
 	active   map[*Replica]struct{} // have deadlines or I/O running
 
-	confirmMu sync.Mutex
-	confirm   map[topicid.ID]struct{} // deleted here and not confirmed yet
-	confirmCh chan struct{}
+	deletionMu sync.Mutex
+	deletions  map[topicid.ID]*deletion // on record, or not done here
+	deletionCh chan struct{}
+	again      chan struct{}
 
 	disksHung atomic.Bool
 	failures  chan diskFailure
@@ -77,8 +75,8 @@ type diskFailure struct {
 // NewManager makes a manager without replicas.
 func NewManager(cfg Config) *Manager {
 	m := &Manager{
-		cfg: cfg, start: time.Now(), replicas: map[store.Key]*Replica{}, active: map[*Replica]struct{}{}, deleted: map[topicid.ID]struct{}{},
-		confirm: map[topicid.ID]struct{}{}, confirmCh: make(chan struct{}, 1),
+		cfg: cfg, start: time.Now(), replicas: map[store.Key]*Replica{}, active: map[*Replica]struct{}{},
+		deletions: map[topicid.ID]*deletion{}, deletionCh: make(chan struct{}, 1), again: make(chan struct{}, 1),
 		failures: make(chan diskFailure, 64),
 	}
 	return m
@@ -206,12 +204,15 @@ func (m *Manager) Describe(names []*brokerv1.ReplicaName) []*brokerv1.ReplicaDes
 // allows.
 func (m *Manager) DisksOK() bool { return !m.disksHung.Load() }
 
+// Again has a value when the image applied last is to be applied once more.
+func (m *Manager) Again() <-chan struct{} { return m.again }
+
 // Run keeps the clock until ctx ends: deadlines, the disk watchdog, checkpoints,
-// failed disks and confirmations of deletions.
+// failed disks and deletions.
 func (m *Manager) Run(ctx context.Context) error {
-	var confirms sync.WaitGroup
-	defer confirms.Wait()
-	confirms.Go(func() { m.confirmLoop(ctx) })
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	loops.Go(func() { m.deletionLoop(ctx) })
 	tick := time.NewTicker(tickInterval)
 	defer tick.Stop()
 	watermarks := time.NewTicker(m.cfg.WatermarkInterval)
@@ -220,7 +221,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer recovery.Stop()
 	// Checkpoints write to disk; a slow one must not hold up deadlines.
 	checkpoints := make(chan bool, 1)
-	confirms.Go(func() { m.checkpointLoop(ctx, checkpoints) })
+	loops.Go(func() { m.checkpointLoop(ctx, checkpoints) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -333,58 +334,4 @@ func (r *Replica) idle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.Idle() && r.ops == 0
-}
-
-// confirmLoop tells the controller of deletions until it has heard.
-func (m *Manager) confirmLoop(ctx context.Context) {
-	backoff := rpc.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-m.confirmCh:
-		}
-		for ids := m.toConfirm(); len(ids) > 0; ids = m.toConfirm() {
-			raw := make([][]byte, len(ids))
-			for i, id := range ids {
-				raw[i] = id.Bytes()
-			}
-			err := m.cfg.Confirm(ctx, raw)
-			if err == nil {
-				m.confirmed(ids)
-				backoff.Reset()
-				continue
-			}
-			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-				return
-			}
-			m.cfg.Logger.Warn("could not confirm deletions; trying again", "topics", len(ids), "error", err)
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(backoff.Next()):
-			}
-		}
-	}
-}
-
-func (m *Manager) toConfirm() []topicid.ID {
-	m.confirmMu.Lock()
-	defer m.confirmMu.Unlock()
-	ids := make([]topicid.ID, 0, len(m.confirm))
-	for id := range m.confirm {
-		ids = append(ids, id)
-		if len(ids) == 1000 {
-			break
-		}
-	}
-	return ids
-}
-
-func (m *Manager) confirmed(ids []topicid.ID) {
-	m.confirmMu.Lock()
-	defer m.confirmMu.Unlock()
-	for _, id := range ids {
-		delete(m.confirm, id)
-	}
 }

@@ -173,11 +173,22 @@ func (r *Replica) step(ev partition.Event) {
 		case partition.Resign:
 			r.tellReaders(false)
 		case partition.Withhold:
-			r.m.cfg.Logger.Error("a replica is offline", "replica", r.Name(), "topic_id", r.Key.Topic, "reason", e.Reason, "violation", r.core.Violation())
+			r.logWithheld(e.Reason)
 		case partition.WakeAt:
 			r.m.watch(r)
 		}
 	}
+}
+
+func (r *Replica) logWithheld(reason partition.Reason) {
+	if reason == partition.ReasonTopicDeleted {
+		return
+	}
+	args := []any{"replica", r.Name(), "topic_id", r.Key.Topic, "reason", reason.String()}
+	if err := r.core.Violation(); err != nil {
+		args = append(args, "violation", err)
+	}
+	r.m.cfg.Logger.Error("a replica is offline", args...)
 }
 
 // tellReaders has every reader look again. The caller holds mu.

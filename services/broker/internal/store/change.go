@@ -7,7 +7,10 @@ import (
 	"maps"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/vfs"
@@ -148,15 +151,13 @@ func (s *Store) SetAside(k Key) error {
 func (s *Store) forget(r *Replica) {
 	delete(s.replicas, r.Key)
 	s.perDisk[r.Disk]--
-	r.deleted = true
 }
 
-// Delete removes a replica for good, also one that was set aside. An absent one is
-// no error. The caller has made sure that nobody uses the log.
+// Delete removes a replica for good. An absent one is no error. Several may be
+// deleted at a time, each key by one caller, who has made sure that nobody uses
+// the log any more but readers, for whom the log waits.
 func (s *Store) Delete(k Key) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r := s.replicas[k]; r != nil {
+	if r := s.Replica(k); r != nil {
 		var err error
 		if r.Log != nil {
 			err = r.Log.Delete()
@@ -167,6 +168,10 @@ func (s *Store) Delete(k Key) error {
 		if err != nil {
 			return fmt.Errorf("delete %s: %w", r.Dir, err)
 		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.replicas[k]; r != nil {
 		s.forget(r)
 	}
 	for _, d := range s.disks {
@@ -366,23 +371,7 @@ func (s *Store) Close() error {
 	s.closed = true
 	adopted := s.adopted
 	s.mu.Unlock()
-	var errs []error
-	bad := map[*Disk]bool{}
-	replicas := s.Replicas()
-	for _, r := range replicas {
-		if r.Log == nil {
-			continue
-		}
-		if r.Disk.Err() != nil {
-			errs = append(errs, r.Log.Abort())
-			bad[r.Disk] = true
-			continue
-		}
-		if err := r.Log.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close the log in %s: %w", r.Dir, err))
-			bad[r.Disk] = true
-		}
-	}
+	errs, bad := s.closeLogs()
 	if adopted {
 		for d, err := range s.Checkpoint(true) {
 			errs = append(errs, err)
@@ -398,6 +387,40 @@ func (s *Store) Close() error {
 		}
 	}
 	return errors.Join(append(errs, s.unlock())...)
+}
+
+// closeLogs closes every log, several at a time, and tells on which disks that
+// failed.
+func (s *Store) closeLogs() (errs []error, bad map[*Disk]bool) {
+	bad = map[*Disk]bool{}
+	var mu sync.Mutex
+	var g errgroup.Group
+	g.SetLimit(s.o.OpenParallelism)
+	for _, r := range s.Replicas() {
+		if r.Log == nil {
+			continue
+		}
+		g.Go(func() error {
+			broken := r.Disk.Err() != nil
+			var err error
+			if broken {
+				err = r.Log.Abort()
+			} else {
+				err = r.Log.Close()
+			}
+			if err != nil || broken {
+				mu.Lock()
+				defer mu.Unlock()
+				bad[r.Disk] = true
+				if err != nil {
+					errs = append(errs, fmt.Errorf("close the log in %s: %w", r.Dir, err))
+				}
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // the functions report through errs
+	return errs, bad
 }
 
 // Abort releases files and locks without writing anything, as a crash would.

@@ -51,8 +51,7 @@ type Replica struct {
 	// Verdict is what recovery and earlier starts say.
 	Verdict Verdict
 
-	hw      atomic.Int64
-	deleted bool
+	hw atomic.Int64
 }
 
 // SetHighWatermark notes the mark for the next checkpoint. It is safe for use by
