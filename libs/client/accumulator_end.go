@@ -239,8 +239,10 @@ func (a *accumulator) split(b *batch) error {
 		if err != nil {
 			return err
 		}
-		p := &batch{seq: b.seq + int64(i)*(b.room/2), room: b.room / 2, bytes: bytes, waiters: b.waiters[:half:half], created: b.created, deadline: b.deadline,
-			attempts: b.attempts, unknown: b.unknown, last: b.last, reported: b.reported, over: make(chan struct{}), parent: b}
+		p := &batch{
+			seq: b.seq + int64(i)*(b.room/2), room: b.room / 2, bytes: bytes, waiters: b.waiters[:half:half], created: b.created, deadline: b.deadline,
+			attempts: b.attempts, unknown: b.unknown, last: b.last, reported: b.reported, over: make(chan struct{}), parent: b,
+		}
 		if i == 1 {
 			p.waiters = b.waiters[half:]
 		}

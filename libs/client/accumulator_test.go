@@ -24,8 +24,10 @@ type accumulatorScript struct {
 }
 
 func newScript(t interface{ Fatalf(string, ...any) }, change func(*accumulatorConfig)) *accumulatorScript {
-	cfg := &accumulatorConfig{batchBytes: 1 << 20, batchRecords: 1, delivery: time.Minute, maxInFlight: 5,
-		backoff: func(int) time.Duration { return time.Second }}
+	cfg := &accumulatorConfig{
+		batchBytes: 1 << 20, batchRecords: 1, delivery: time.Minute, maxInFlight: 5,
+		backoff: func(int) time.Duration { return time.Second },
+	}
 	change(cfg)
 	s := &accumulatorScript{t: t, now: time.UnixMilli(0), by: make(map[string]*batch)}
 	s.acc.cfg, s.acc.probing = cfg, true

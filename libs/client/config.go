@@ -63,8 +63,13 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name string
 		v    time.Duration
-	}{{"RequestTimeout", c.RequestTimeout}, {"RetryTimeout", c.RetryTimeout}, {"RetryBackoff", c.RetryBackoff},
-		{"RetryBackoffMax", c.RetryBackoffMax}, {"MetadataMaxAge", c.MetadataMaxAge}} {
+	}{
+		{"RequestTimeout", c.RequestTimeout},
+		{"RetryTimeout", c.RetryTimeout},
+		{"RetryBackoff", c.RetryBackoff},
+		{"RetryBackoffMax", c.RetryBackoffMax},
+		{"MetadataMaxAge", c.MetadataMaxAge},
+	} {
 		if d.v < 0 {
 			errs = append(errs, fmt.Errorf("client: %s is %v; it must not be negative", d.name, d.v))
 		}

@@ -50,8 +50,10 @@ func (k *Consumer) read(p *consumerPart) {
 	if k.event != nil && k.event.TopicPartition == p.position.TopicPartition {
 		k.drop()
 	}
-	k.fetcher.Add(FetchStart{TopicPartition: p.position.TopicPartition, Topic: p.assigned.Topic, Offset: p.position.NextOffset,
-		LastEpoch: p.position.LeaderEpoch, Paused: p.paused})
+	k.fetcher.Add(FetchStart{
+		TopicPartition: p.position.TopicPartition, Topic: p.assigned.Topic, Offset: p.position.NextOffset,
+		LastEpoch: p.position.LeaderEpoch, Paused: p.paused,
+	})
 }
 
 // Pause stops handing out partitions; Resume goes on.
@@ -93,8 +95,10 @@ func (k *Consumer) Assign(ctx context.Context, positions ...Position) error {
 		if pos.Partition < 0 || int(pos.Partition) >= len(t.Partitions) {
 			return unknownPartition(t, pos.Partition)
 		}
-		fresh = append(fresh, &consumerPart{assigned: AssignedPartition{OwnedPartition: OwnedPartition{TopicPartition: pos.TopicPartition}, Topic: t.Name},
-			position: pos, released: pos, saved: -1})
+		fresh = append(fresh, &consumerPart{
+			assigned: AssignedPartition{OwnedPartition: OwnedPartition{TopicPartition: pos.TopicPartition}, Topic: t.Name},
+			position: pos, released: pos, saved: -1,
+		})
 		if pos.NextOffset < 0 {
 			unplaced = append(unplaced, pos.TopicPartition)
 		}

@@ -89,8 +89,10 @@ func (c ConsumerConfig) Validate() error {
 func (c ConsumerConfig) subscribes() bool { return len(c.Topics) > 0 || c.TopicPattern != "" }
 
 func (c ConsumerConfig) member() MemberConfig {
-	return MemberConfig{Group: c.Group, InstanceID: c.InstanceID, Topics: c.Topics, TopicPattern: c.TopicPattern, Assignor: c.Assignor,
-		SessionTimeout: c.SessionTimeout, RebalanceTimeout: c.RebalanceTimeout, ResetPolicy: c.Reset.proto()}
+	return MemberConfig{
+		Group: c.Group, InstanceID: c.InstanceID, Topics: c.Topics, TopicPattern: c.TopicPattern, Assignor: c.Assignor,
+		SessionTimeout: c.SessionTimeout, RebalanceTimeout: c.RebalanceTimeout, ResetPolicy: c.Reset.proto(),
+	}
 }
 
 // ConsumerRecord is a record with its place.

@@ -279,8 +279,10 @@ func (k *Consumer) commitLoop() {
 func (k *Consumer) commit(c *consumerCommit) error {
 	offsets := make([]CommitOffset, 0, len(c.positions))
 	for _, p := range c.positions {
-		offsets = append(offsets, CommitOffset{TopicPartition: p.TopicPartition, NextOffset: p.NextOffset, LeaderEpoch: p.LeaderEpoch,
-			AssignmentEpoch: c.epochs[p.TopicPartition]})
+		offsets = append(offsets, CommitOffset{
+			TopicPartition: p.TopicPartition, NextOffset: p.NextOffset, LeaderEpoch: p.LeaderEpoch,
+			AssignmentEpoch: c.epochs[p.TopicPartition],
+		})
 	}
 	var r CommitResult
 	var err error

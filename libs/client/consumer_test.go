@@ -99,9 +99,11 @@ func TestConsumersHandOver(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		m, topic := groupMesh(t, 120)
 		var assigned, revoked int
-		cfg := ConsumerConfig{Group: "g", Topics: []string{"t"}, Reset: ResetEarliest,
+		cfg := ConsumerConfig{
+			Group: "g", Topics: []string{"t"}, Reset: ResetEarliest,
 			OnAssigned: func(p []AssignedPartition) { assigned += len(p) },
-			OnRevoked:  func(p []AssignedPartition) { revoked += len(p) }}
+			OnRevoked:  func(p []AssignedPartition) { revoked += len(p) },
+		}
 		a := newTestConsumer(t, m.client(Config{}), cfg)
 		pollNumbers(t, a, 120)
 		b := newTestConsumer(t, m.client(Config{}), ConsumerConfig{Group: "g", Topics: []string{"t"}, Reset: ResetEarliest})

@@ -20,7 +20,8 @@ func (b *fakeBroker) Fetch(stream brokerv1.LogService_FetchServer) error {
 		return err
 	}
 	if err := stream.Send(&brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_Initial{
-		Initial: &brokerv1.FetchInitialResponse{Handshake: rpc.LocalHandshake()}}}); err != nil {
+		Initial: &brokerv1.FetchInitialResponse{Handshake: rpc.LocalHandshake()},
+	}}); err != nil {
 		return err
 	}
 	credit := first.GetInitial().CreditBytes
@@ -91,7 +92,8 @@ func (b *fakeBroker) Fetch(stream brokerv1.LogService_FetchServer) error {
 func (b *fakeBroker) serve(r *fakeReader, credit *int64) (resp *brokerv1.FetchResponse, data []byte, ended bool) {
 	fail := func(err *rpc.Error) (*brokerv1.FetchResponse, []byte, bool) {
 		return &brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_PartitionError{
-			PartitionError: &brokerv1.FetchPartitionError{FetchId: r.ask.FetchId, Error: rpc.ToProto(err)}}}, nil, true
+			PartitionError: &brokerv1.FetchPartitionError{FetchId: r.ask.FetchId, Error: rpc.ToProto(err)},
+		}}, nil, true
 	}
 	p, err := b.part(r.ask.TopicId, r.ask.Partition, -1)
 	if err == nil && b.m.onFetch != nil && r.told < 0 {
@@ -120,14 +122,16 @@ func (b *fakeBroker) serve(r *fakeReader, credit *int64) (resp *brokerv1.FetchRe
 		*credit -= int64(len(batch))
 		r.next, r.told = h.NextOffset(), p.end
 		return &brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_Batches{Batches: &brokerv1.FetchBatches{
-			FetchId: r.ask.FetchId, NextOffset: r.next, VisibleEnd: visible, CreditCost: int64(len(batch))}}}, batch, false
+			FetchId: r.ask.FetchId, NextOffset: r.next, VisibleEnd: visible, CreditCost: int64(len(batch)),
+		}}}, batch, false
 	}
 	if r.told == p.end && r.next == p.end {
 		return nil, nil, false
 	}
 	r.next, r.told = p.end, p.end
 	return &brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_Watermarks{Watermarks: &brokerv1.FetchWatermarks{
-		Watermarks: []*brokerv1.FetchWatermark{{FetchId: r.ask.FetchId, NextOffset: r.next, VisibleEnd: visible}}}}}, nil, false
+		Watermarks: []*brokerv1.FetchWatermark{{FetchId: r.ask.FetchId, NextOffset: r.next, VisibleEnd: visible}},
+	}}}, nil, false
 }
 
 // epochBefore is the epoch under which the offset before one was written: that of

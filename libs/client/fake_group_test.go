@@ -141,7 +141,8 @@ func (m *fakeMesh) expel(group, member string) {
 	delete(g.members, member)
 	if mem.at != nil {
 		mem.at.push(frame(group, member, &coordinatorv1.JoinResponse_Fenced{Fenced: &coordinatorv1.MemberFenced{
-			Error: rpc.ToProto(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_MEMBER, "silent"))}}))
+			Error: rpc.ToProto(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_MEMBER, "silent")),
+		}}))
 	}
 	m.rebalance(g)
 }
@@ -220,8 +221,10 @@ func (m *fakeMesh) offer(g *fakeGroup) {
 			if !ok {
 				start = -1
 			}
-			a.Partitions = append(a.Partitions, &coordinatorv1.AssignedPartition{TopicId: tp.TopicID.Bytes(), Topic: names[tp.TopicID], Partition: tp.Partition,
-				AssignmentEpoch: e, StartOffset: start, StartLeaderEpoch: -1})
+			a.Partitions = append(a.Partitions, &coordinatorv1.AssignedPartition{
+				TopicId: tp.TopicID.Bytes(), Topic: names[tp.TopicID], Partition: tp.Partition,
+				AssignmentEpoch: e, StartOffset: start, StartLeaderEpoch: -1,
+			})
 		}
 		mem.at.push(frame(g.name, id, &coordinatorv1.JoinResponse_Assignment{Assignment: a}))
 	}
@@ -296,8 +299,10 @@ func (c *fakeCoordinator) take(j *fakeJoin, f *coordinatorv1.JoinRequest) {
 		}
 		mem.attach++
 		mem.at, mem.seq, mem.sent, mem.owned = j, 0, nil, ownedSet(m.Open.Owned)
-		say(&coordinatorv1.JoinResponse_Opened{Opened: &coordinatorv1.MemberOpened{Attach: mem.attach, MemberEpoch: mem.epoch,
-			SessionTimeout: m.Open.SessionTimeout, PingInterval: durationpb.New(3e9)}})
+		say(&coordinatorv1.JoinResponse_Opened{Opened: &coordinatorv1.MemberOpened{
+			Attach: mem.attach, MemberEpoch: mem.epoch,
+			SessionTimeout: m.Open.SessionTimeout, PingInterval: durationpb.New(3e9),
+		}})
 		c.m.rebalance(g)
 	case *coordinatorv1.JoinRequest_Ack:
 		if mem != nil && mem.attach == m.Ack.Attach {
@@ -319,8 +324,10 @@ func (c *fakeCoordinator) take(j *fakeJoin, f *coordinatorv1.JoinRequest) {
 			for _, o := range m.Commit.Offsets {
 				tp := TopicPartition{TopicID: topicid.ID(o.TopicId), Partition: o.Partition}
 				if e, ok := mem.owned[tp]; !ok || e != o.AssignmentEpoch || o.AssignmentEpoch > m.Commit.MemberEpoch {
-					r.PartitionErrors = append(r.PartitionErrors, &coordinatorv1.PartitionCommitError{TopicId: o.TopicId, Partition: o.Partition,
-						Error: rpc.ToProto(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STALE_COMMIT, "epoch %d, held %v under %d", o.AssignmentEpoch, ok, e))})
+					r.PartitionErrors = append(r.PartitionErrors, &coordinatorv1.PartitionCommitError{
+						TopicId: o.TopicId, Partition: o.Partition,
+						Error: rpc.ToProto(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STALE_COMMIT, "epoch %d, held %v under %d", o.AssignmentEpoch, ok, e)),
+					})
 				} else {
 					g.committed[tp] = o.NextOffset
 				}

@@ -102,9 +102,11 @@ type fakePart struct {
 }
 
 func newFakeMesh(t *testing.T, brokers int) *fakeMesh {
-	m := &fakeMesh{t: t, net: &fakeNet{listeners: make(map[string]*bufconn.Listener)}, changed: make(chan struct{}), revision: 1, cluster: "fake",
+	m := &fakeMesh{
+		t: t, net: &fakeNet{listeners: make(map[string]*bufconn.Listener)}, changed: make(chan struct{}), revision: 1, cluster: "fake",
 		topics: make(map[topicid.ID]*fakeTopic), brokers: make(map[int32]*fakeBroker), coords: make(map[int32]*fakeCoordinator),
-		groups: make(map[string]*fakeGroup)}
+		groups: make(map[string]*fakeGroup),
+	}
 	for id := int32(1); id <= int32(brokers); id++ {
 		m.startBroker(id)
 	}
@@ -327,7 +329,8 @@ func (b *fakeBroker) Produce(stream brokerv1.LogService_ProduceServer) error {
 		return err
 	}
 	if err := stream.Send(&brokerv1.ProduceResponse{Message: &brokerv1.ProduceResponse_Initial{
-		Initial: &brokerv1.ProduceInitialResponse{Handshake: rpc.LocalHandshake(), MaxInFlightBatches: 16}}}); err != nil {
+		Initial: &brokerv1.ProduceInitialResponse{Handshake: rpc.LocalHandshake(), MaxInFlightBatches: 16},
+	}}); err != nil {
 		return err
 	}
 	var wg sync.WaitGroup
@@ -346,7 +349,8 @@ func (b *fakeBroker) Produce(stream brokerv1.LogService_ProduceServer) error {
 			defer sending.Unlock()
 			// A stream that has ended needs no answer.
 			_ = stream.Send(&brokerv1.ProduceResponse{Message: &brokerv1.ProduceResponse_Results{
-				Results: &brokerv1.ProduceResults{Results: []*brokerv1.ProduceResult{res}}}})
+				Results: &brokerv1.ProduceResults{Results: []*brokerv1.ProduceResult{res}},
+			}})
 		}
 		switch {
 		case f.kill:

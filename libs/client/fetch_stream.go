@@ -154,13 +154,15 @@ func (s *fetchStream) send(stream brokerv1.LogService_FetchClient, received chan
 		s.f.mu.Unlock()
 		if len(adds)+len(removes) > 0 {
 			if err := stream.Send(&brokerv1.FetchRequest{Message: &brokerv1.FetchRequest_Update{
-				Update: &brokerv1.FetchUpdate{Add: adds, RemoveFetchIds: removes}}}); err != nil {
+				Update: &brokerv1.FetchUpdate{Add: adds, RemoveFetchIds: removes},
+			}}); err != nil {
 				return streamEnd(err, "broker", s.addr)
 			}
 		}
 		if credit > 0 {
 			if err := stream.Send(&brokerv1.FetchRequest{Message: &brokerv1.FetchRequest_Credit{
-				Credit: &brokerv1.FetchCredit{Bytes: credit}}}); err != nil {
+				Credit: &brokerv1.FetchCredit{Bytes: credit},
+			}}); err != nil {
 				return streamEnd(err, "broker", s.addr)
 			}
 		}

@@ -136,8 +136,10 @@ func CommittedFromProto(offsets []*coordinatorv1.CommittedOffset) []CommittedOff
 		if err != nil {
 			continue
 		}
-		co := CommittedOffset{TopicPartition: TopicPartition{TopicID: id, Partition: o.Partition}, NextOffset: o.NextOffset,
-			LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata}
+		co := CommittedOffset{
+			TopicPartition: TopicPartition{TopicID: id, Partition: o.Partition}, NextOffset: o.NextOffset,
+			LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata,
+		}
 		if o.CommittedAt.IsValid() {
 			co.CommittedAt = o.CommittedAt.AsTime()
 		}

@@ -258,7 +258,8 @@ func (s *memberStream) ping() {
 	s.lastPing++
 	s.pings[s.lastPing] = time.Now()
 	s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Ping{
-		Ping: &coordinatorv1.MemberPing{PingId: s.lastPing, Attach: attach, MemberEpoch: epoch}}})
+		Ping: &coordinatorv1.MemberPing{PingId: s.lastPing, Attach: attach, MemberEpoch: epoch},
+	}})
 }
 
 // flush sends what is due: acknowledgements before commits, so that these find the
@@ -269,14 +270,16 @@ func (s *memberStream) flush() {
 	defer m.mu.Unlock()
 	if len(m.begun) > 0 {
 		s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Revoking{
-			Revoking: &coordinatorv1.MemberRevoking{Attach: m.attach, Partitions: ownedToProto(m.begun)}}})
+			Revoking: &coordinatorv1.MemberRevoking{Attach: m.attach, Partitions: ownedToProto(m.begun)},
+		}})
 		m.begun = nil
 	}
 	if m.ackDue {
 		m.ackDue = false
 		m.epoch = max(m.epoch, m.acked)
 		s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Ack{
-			Ack: &coordinatorv1.AssignmentAck{Attach: m.attach, MemberEpoch: m.acked, Owned: ownedToProto(m.owned)}}})
+			Ack: &coordinatorv1.AssignmentAck{Attach: m.attach, MemberEpoch: m.acked, Owned: ownedToProto(m.owned)},
+		}})
 	}
 	for _, c := range m.commits {
 		if c.seq > 0 {
@@ -285,7 +288,8 @@ func (s *memberStream) flush() {
 		m.lastSeq++
 		c.seq, c.ever = m.lastSeq, true
 		s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Commit{
-			Commit: &coordinatorv1.MemberCommit{Attach: m.attach, MemberEpoch: m.epoch, Sequence: c.seq, Offsets: c.offsets}}})
+			Commit: &coordinatorv1.MemberCommit{Attach: m.attach, MemberEpoch: m.epoch, Sequence: c.seq, Offsets: c.offsets},
+		}})
 	}
 	if m.leaving && !s.left {
 		s.left = true

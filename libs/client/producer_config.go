@@ -58,8 +58,14 @@ func (c ProducerConfig) Validate() error {
 	for _, f := range []struct {
 		name string
 		v    int64
-	}{{"BatchBytes", int64(c.BatchBytes)}, {"BatchRecords", int64(c.BatchRecords)}, {"DeliveryTimeout", int64(c.DeliveryTimeout)},
-		{"AckTimeout", int64(c.AckTimeout)}, {"MaxBufferedBytes", c.MaxBufferedBytes}, {"MaxInFlightPerPartition", int64(c.MaxInFlightPerPartition)}} {
+	}{
+		{"BatchBytes", int64(c.BatchBytes)},
+		{"BatchRecords", int64(c.BatchRecords)},
+		{"DeliveryTimeout", int64(c.DeliveryTimeout)},
+		{"AckTimeout", int64(c.AckTimeout)},
+		{"MaxBufferedBytes", c.MaxBufferedBytes},
+		{"MaxInFlightPerPartition", int64(c.MaxInFlightPerPartition)},
+	} {
 		if f.v < 0 {
 			errs = append(errs, fmt.Errorf("producer: %s is %d; it must not be negative", f.name, f.v))
 		}

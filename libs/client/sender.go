@@ -78,8 +78,10 @@ func (s *senders) submit(addr string, call *produceCall) *rpc.Error {
 	}
 	snd := s.byAddr[addr]
 	if snd == nil {
-		snd = &sender{owner: s, addr: addr, window: s.client.cfg.MaxInFlightPerStream,
-			inflight: make(map[int64]*produceCall), wake: make(chan struct{}, 1)}
+		snd = &sender{
+			owner: s, addr: addr, window: s.client.cfg.MaxInFlightPerStream,
+			inflight: make(map[int64]*produceCall), wake: make(chan struct{}, 1),
+		}
 		s.byAddr[addr] = snd
 		s.wg.Go(func() { snd.run(s.ctx) })
 	}

@@ -22,7 +22,8 @@ func (c *fakeController) WatchMetadata(req *controllerv1.WatchMetadataRequest, s
 	position := func() *controllerv1.Position { return &controllerv1.Position{Generation: 1, Revision: c.m.revision} }
 	c.m.mu.Lock()
 	initial := &controllerv1.WatchMetadataResponse{Position: position(), Message: &controllerv1.WatchMetadataResponse_Initial{
-		Initial: &controllerv1.WatchInitial{Handshake: rpc.LocalHandshake(), Controller: &typev1.Process{Id: 1, Incarnation: 1}, ClusterId: "fake"}}}
+		Initial: &controllerv1.WatchInitial{Handshake: rpc.LocalHandshake(), Controller: &typev1.Process{Id: 1, Incarnation: 1}, ClusterId: "fake"},
+	}}
 	c.m.mu.Unlock()
 	if err := stream.Send(initial); err != nil {
 		return err
@@ -58,8 +59,10 @@ func (c *fakeController) all() *controllerv1.MetadataChanges {
 		ch.Brokers = append(ch.Brokers, &controllerv1.Broker{Broker: &typev1.Process{Id: id, Incarnation: 1}, Address: b.addr})
 	}
 	for id, co := range c.m.coords {
-		ch.Registrations = append(ch.Registrations, &controllerv1.Registration{Kind: controllerv1.ServiceKind_SERVICE_KIND_COORDINATOR,
-			Process: &typev1.Process{Id: id, Incarnation: 1}, Address: co.addr})
+		ch.Registrations = append(ch.Registrations, &controllerv1.Registration{
+			Kind:    controllerv1.ServiceKind_SERVICE_KIND_COORDINATOR,
+			Process: &typev1.Process{Id: id, Incarnation: 1}, Address: co.addr,
+		})
 	}
 	for _, t := range c.m.topics {
 		ch.Topics = append(ch.Topics, &controllerv1.Topic{TopicId: t.id.Bytes(), Name: t.name, Partitions: int32(len(t.parts))})
