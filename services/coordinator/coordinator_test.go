@@ -57,8 +57,10 @@ func run(t *testing.T, etcd []string, m *fakeMesh) *running {
 	var wg sync.WaitGroup
 	wg.Go(func() { result <- c.Run(ctx) })
 	wg.Go(func() { m.follow(c.registrar, c.process, c.Addr(), done) })
-	r := &running{t: t, c: c, groups: coordinatorv1.NewGroupServiceClient(conn),
-		ident: meshv1.NewIdentityServiceClient(conn), health: healthv1.NewHealthClient(conn)}
+	r := &running{
+		t: t, c: c, groups: coordinatorv1.NewGroupServiceClient(conn),
+		ident: meshv1.NewIdentityServiceClient(conn), health: healthv1.NewHealthClient(conn),
+	}
 	r.stop = sync.OnceValue(func() error {
 		cancel()
 		err := <-result
@@ -106,7 +108,8 @@ func (r *running) commit(next int64) {
 	r.t.Helper()
 	resp := patiently(r.t, func(ctx context.Context) (*coordinatorv1.CommitOffsetsResponse, error) {
 		return r.groups.CommitOffsets(ctx, &coordinatorv1.CommitOffsetsRequest{Group: "g", Offsets: []*coordinatorv1.OffsetCommit{
-			{TopicId: userID[:], Partition: 1, NextOffset: next, LeaderEpoch: -1}}})
+			{TopicId: userID[:], Partition: 1, NextOffset: next, LeaderEpoch: -1},
+		}})
 	})
 	if len(resp.GetPartitionErrors()) > 0 {
 		r.t.Fatalf("the commit was refused: %v", resp)

@@ -176,10 +176,12 @@ func (m *fakeMesh) Produce(stream brokerv1.LogService_ProduceServer) error {
 		batch := payload.Bytes()
 		payload.Free()
 		resp := &brokerv1.ProduceResponse{Message: &brokerv1.ProduceResponse_Initial{Initial: &brokerv1.ProduceInitialResponse{
-			Handshake: rpc.LocalHandshake(), Broker: &typev1.Process{Id: 1, Incarnation: 1}, MaxInFlightBatches: 100}}}
+			Handshake: rpc.LocalHandshake(), Broker: &typev1.Process{Id: 1, Incarnation: 1}, MaxInFlightBatches: 100,
+		}}}
 		if b := req.GetBatch(); b != nil {
 			resp = &brokerv1.ProduceResponse{Message: &brokerv1.ProduceResponse_Results{Results: &brokerv1.ProduceResults{
-				Results: []*brokerv1.ProduceResult{m.produce(stream.Context(), b, batch)}}}}
+				Results: []*brokerv1.ProduceResult{m.produce(stream.Context(), b, batch)},
+			}}}
 		}
 		if err := rpc.Send(stream, resp, nil); err != nil {
 			return err
@@ -216,7 +218,8 @@ func (m *fakeMesh) Fetch(stream brokerv1.LogService_FetchServer) error {
 		payload.Free()
 		if req.GetInitial() != nil {
 			err := rpc.Send(stream, &brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_Initial{Initial: &brokerv1.FetchInitialResponse{
-				Handshake: rpc.LocalHandshake(), Broker: &typev1.Process{Id: 1, Incarnation: 1}}}}, nil)
+				Handshake: rpc.LocalHandshake(), Broker: &typev1.Process{Id: 1, Incarnation: 1},
+			}}}, nil)
 			if err != nil {
 				return err
 			}

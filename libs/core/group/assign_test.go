@@ -85,7 +85,8 @@ func TestUniformProperties(t *testing.T) {
 			}
 			for range rapid.IntRange(0, 10).Draw(t, "past") {
 				subs[i].current = append(subs[i].current, Part{
-					topicID(byte(rapid.IntRange(1, 6).Draw(t, "past topic"))), int32(rapid.IntRange(0, 13).Draw(t, "past partition"))})
+					topicID(byte(rapid.IntRange(1, 6).Draw(t, "past topic"))), int32(rapid.IntRange(0, 13).Draw(t, "past partition")),
+				})
 			}
 		}
 		targets := assign(AssignorUniform, subs)

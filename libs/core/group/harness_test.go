@@ -173,8 +173,10 @@ func (p *peer) join() *peer {
 
 func (p *peer) tryJoin() *Error {
 	p.h.t.Helper()
-	e := Open{Req: p.h.req(), Group: p.group, Member: p.id, Instance: p.instance, Topics: p.topics,
-		Attach: p.attach, SessionTimeout: p.session, RebalanceTimeout: p.rebalance, Assignor: p.assignor}
+	e := Open{
+		Req: p.h.req(), Group: p.group, Member: p.id, Instance: p.instance, Topics: p.topics,
+		Attach: p.attach, SessionTimeout: p.session, RebalanceTimeout: p.rebalance, Assignor: p.assignor,
+	}
 	e.Owned = p.owned()
 	p.seen = len(p.h.sent)
 	r := p.h.ask(e)

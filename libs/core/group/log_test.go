@@ -9,8 +9,10 @@ func TestNothingIsAnsweredBeforeItsAppendCommits(t *testing.T) {
 	h := newShard(t, DefaultConfig(), topicA)
 	m := h.peer("m1", "a").join()
 	h.hold = true
-	h.step(Commit{Req: h.req(), Group: "g", Member: "m1", Attach: 1, Epoch: 1, Sequence: 1,
-		Offsets: []OffsetCommit{{Part: a0, NextOffset: 5, AssignmentEpoch: m.held[a0]}}})
+	h.step(Commit{
+		Req: h.req(), Group: "g", Member: "m1", Attach: 1, Epoch: 1, Sequence: 1,
+		Offsets: []OffsetCommit{{Part: a0, NextOffset: 5, AssignmentEpoch: m.held[a0]}},
+	})
 	commit := h.lastReq
 	// The fetch and the pings came after the append had begun: they need a later one,
 	// and share it.
@@ -45,8 +47,10 @@ func TestAppendThatWasNotDoneIsTriedAgain(t *testing.T) {
 	h := newShard(t, cfg, topicA)
 	m := h.peer("m1", "a").join()
 	h.hold = true
-	h.step(Commit{Req: h.req(), Group: "g", Member: "m1", Attach: 1, Epoch: 1, Sequence: 1,
-		Offsets: []OffsetCommit{{Part: a0, NextOffset: 5, AssignmentEpoch: m.held[a0]}}})
+	h.step(Commit{
+		Req: h.req(), Group: "g", Member: "m1", Attach: 1, Epoch: 1, Sequence: 1,
+		Offsets: []OffsetCommit{{Part: a0, NextOffset: 5, AssignmentEpoch: m.held[a0]}},
+	})
 	h.step(Failed{Op: h.open[0], Kind: NotDone})
 	if len(h.open) != 1 {
 		t.Fatal("the append was tried again without a pause")
@@ -66,8 +70,10 @@ func TestUnknownAppendIsFencedAndLoadedAgain(t *testing.T) {
 	m := h.peer("m1", "a").join()
 	h.hold = true
 	commit := func(seq, next int64) uint64 {
-		h.step(Commit{Req: h.req(), Group: "g", Member: "m1", Attach: 1, Epoch: 1, Sequence: seq,
-			Offsets: []OffsetCommit{{Part: a0, NextOffset: next, AssignmentEpoch: m.held[a0]}}})
+		h.step(Commit{
+			Req: h.req(), Group: "g", Member: "m1", Attach: 1, Epoch: 1, Sequence: seq,
+			Offsets: []OffsetCommit{{Part: a0, NextOffset: next, AssignmentEpoch: m.held[a0]}},
+		})
 		return h.lastReq
 	}
 	first, second := commit(1, 5), commit(2, 6)
@@ -105,8 +111,10 @@ func TestDeposedMidCommit(t *testing.T) {
 	h := newShard(t, DefaultConfig(), topicA)
 	m := h.peer("m1", "a").join()
 	h.hold = true
-	h.step(Commit{Req: h.req(), Group: "g", Member: "m1", Attach: 1, Epoch: 1, Sequence: 1,
-		Offsets: []OffsetCommit{{Part: a0, NextOffset: 5, AssignmentEpoch: m.held[a0]}}})
+	h.step(Commit{
+		Req: h.req(), Group: "g", Member: "m1", Attach: 1, Epoch: 1, Sequence: 1,
+		Offsets: []OffsetCommit{{Part: a0, NextOffset: 5, AssignmentEpoch: m.held[a0]}},
+	})
 	first := h.lastReq
 	h.step(Ping{Req: h.req(), Group: "g", Member: "m1", Attach: 1})
 	ping := h.lastReq

@@ -216,7 +216,8 @@ func (s *State) takeOver(now Now, g *group, older, m *member) {
 	}
 	if older.attached {
 		s.hold(Send{Group: g.name, Member: older.id, Attach: older.value.Attach, Message: Fenced{
-			errorf(ReasonInstanceFenced, "member %q joined group %q as instance %q; stop this process", m.id, g.name, m.value.InstanceID)}})
+			errorf(ReasonInstanceFenced, "member %q joined group %q as instance %q; stop this process", m.id, g.name, m.value.InstanceID),
+		}})
 		return
 	}
 	s.remove(g, older)
@@ -242,7 +243,8 @@ func (s *State) resume(now Now, g *group, m *member, e Open) {
 	}
 	if m.attached {
 		s.hold(Send{Group: g.name, Member: m.id, Attach: m.value.Attach, Message: Fenced{
-			errorf(ReasonStreamSuperseded, "member %q resumed on another stream; stop this one", m.id)}})
+			errorf(ReasonStreamSuperseded, "member %q resumed on another stream; stop this one", m.id),
+		}})
 	}
 	changed := m.resubscribe(e)
 	m.value.Attach++

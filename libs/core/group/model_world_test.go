@@ -57,8 +57,10 @@ type client struct {
 }
 
 func newWorld(t *rapid.T) *world {
-	w := &world{s: New(DefaultConfig()), now: Now{Mono: time.Second, WallMs: 1}, links: make(map[link]linked),
-		routes: make(map[uint64]func(*rapid.T, Reply)), topics: make(map[string]Topic)}
+	w := &world{
+		s: New(DefaultConfig()), now: Now{Mono: time.Second, WallMs: 1}, links: make(map[link]linked),
+		routes: make(map[uint64]func(*rapid.T, Reply)), topics: make(map[string]Topic),
+	}
 	w.setTopic("a", 3)
 	w.start(t)
 	return w
@@ -378,8 +380,10 @@ func (w *world) commit(t *rapid.T) {
 	}
 	o := rapid.SampledFrom(c.owned()).Draw(t, "partition")
 	c.seq++
-	e := Commit{Req: w.nextReq(), Group: "g", Member: c.id, Attach: c.attach, Epoch: c.epoch, Sequence: c.seq,
-		Offsets: []OffsetCommit{{Part: o.Part, NextOffset: rapid.Int64Range(0, 100).Draw(t, "offset"), AssignmentEpoch: o.Epoch}}}
+	e := Commit{
+		Req: w.nextReq(), Group: "g", Member: c.id, Attach: c.attach, Epoch: c.epoch, Sequence: c.seq,
+		Offsets: []OffsetCommit{{Part: o.Part, NextOffset: rapid.Int64Range(0, 100).Draw(t, "offset"), AssignmentEpoch: o.Epoch}},
+	}
 	back := w.toInbox(c)
 	w.routes[e.Req] = func(t *rapid.T, r Reply) {
 		if done, ok := r.Result.(CommitDone); ok && len(done.Refused) == 0 {
@@ -408,8 +412,10 @@ func (w *world) staleCommit(t *rapid.T) {
 	}
 	g := w.s.groups["g"]
 	c := rapid.SampledFrom(w.clients).Draw(t, "any client")
-	e := Commit{Req: w.nextReq(), Group: "g", Member: c.id, Sequence: rapid.Int64Range(0, 9).Draw(t, "sequence"),
-		Attach: rapid.Int64Range(0, c.attach+1).Draw(t, "attach"), Epoch: rapid.Int64Range(0, g.epoch+1).Draw(t, "epoch")}
+	e := Commit{
+		Req: w.nextReq(), Group: "g", Member: c.id, Sequence: rapid.Int64Range(0, 9).Draw(t, "sequence"),
+		Attach: rapid.Int64Range(0, c.attach+1).Draw(t, "attach"), Epoch: rapid.Int64Range(0, g.epoch+1).Draw(t, "epoch"),
+	}
 	p := Part{topicID(byte(rapid.IntRange(1, 3).Draw(t, "topic"))), int32(rapid.IntRange(0, 3).Draw(t, "partition"))}
 	e.Offsets = []OffsetCommit{{Part: p, NextOffset: 1000, AssignmentEpoch: rapid.Int64Range(0, g.epoch).Draw(t, "assignment epoch")}}
 	w.routes[e.Req] = func(*rapid.T, Reply) {}

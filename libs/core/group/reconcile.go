@@ -51,9 +51,7 @@ func (s *State) subscriptions(g *group) []subscriber {
 		if m.value.InstanceID != "" {
 			sub.rank = m.value.InstanceID
 		}
-		for _, p := range sortedParts(m.target) {
-			sub.current = append(sub.current, p)
-		}
+		sub.current = append(sub.current, sortedParts(m.target)...)
 		// What nobody should hold any more, or not yet, best stays where it is.
 		for _, p := range m.parts() {
 			if g.wanted[p] == "" {

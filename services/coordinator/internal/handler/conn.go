@@ -186,8 +186,10 @@ func (c *conn) Send(groupName, member string, attach int64, m group.Message) {
 	key := memberKey{groupName, member}
 	switch m := m.(type) {
 	case group.Assignment:
-		c.push(&coordinatorv1.JoinResponse{Group: groupName, MemberId: member,
-			Message: &coordinatorv1.JoinResponse_Assignment{Assignment: assignment(m)}})
+		c.push(&coordinatorv1.JoinResponse{
+			Group: groupName, MemberId: member,
+			Message: &coordinatorv1.JoinResponse_Assignment{Assignment: assignment(m)},
+		})
 	case group.Fenced:
 		c.end(key, attach, c.h.fromCore(groupName, m.Err))
 	}

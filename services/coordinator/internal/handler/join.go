@@ -177,8 +177,10 @@ func (c *conn) openDone(key memberKey, s *shard.Shard, r group.Reply) {
 		c.fence(key, c.h.fromCore(key.group, r.Err))
 		return
 	}
-	c.push(&coordinatorv1.JoinResponse{Group: key.group, MemberId: key.member,
-		Message: &coordinatorv1.JoinResponse_Opened{Opened: opened(r.Result.(group.Opened))}})
+	c.push(&coordinatorv1.JoinResponse{
+		Group: key.group, MemberId: key.member,
+		Message: &coordinatorv1.JoinResponse_Opened{Opened: opened(r.Result.(group.Opened))},
+	})
 }
 
 func (c *conn) ack(ctx context.Context, key memberKey, m *coordinatorv1.AssignmentAck) error {
@@ -206,8 +208,10 @@ func (c *conn) commit(ctx context.Context, key memberKey, m *coordinatorv1.Membe
 	}
 	err := c.ask(ctx, s, shard.Request{
 		Make: func(req uint64) group.Event {
-			return group.Commit{Req: req, Group: key.group, Member: key.member, Attach: m.GetAttach(),
-				Epoch: m.GetMemberEpoch(), Sequence: m.GetSequence(), Offsets: offsets}
+			return group.Commit{
+				Req: req, Group: key.group, Member: key.member, Attach: m.GetAttach(),
+				Epoch: m.GetMemberEpoch(), Sequence: m.GetSequence(), Offsets: offsets,
+			}
 		},
 		Done: func(r group.Reply) {
 			if r.Err != nil {
@@ -236,8 +240,10 @@ func (c *conn) commitResult(key memberKey, sequence int64, err *rpc.Error, refus
 	if err != nil {
 		result.Error = rpc.ToProto(err)
 	}
-	c.push(&coordinatorv1.JoinResponse{Group: key.group, MemberId: key.member,
-		Message: &coordinatorv1.JoinResponse_CommitResult{CommitResult: result}})
+	c.push(&coordinatorv1.JoinResponse{
+		Group: key.group, MemberId: key.member,
+		Message: &coordinatorv1.JoinResponse_CommitResult{CommitResult: result},
+	})
 }
 
 func (c *conn) ping(ctx context.Context, key memberKey, m *coordinatorv1.MemberPing) error {
@@ -257,8 +263,10 @@ func (c *conn) ping(ctx context.Context, key memberKey, m *coordinatorv1.MemberP
 				}
 				return
 			}
-			c.push(&coordinatorv1.JoinResponse{Group: key.group, MemberId: key.member,
-				Message: &coordinatorv1.JoinResponse_Pong{Pong: &coordinatorv1.MemberPong{PingId: m.GetPingId()}}})
+			c.push(&coordinatorv1.JoinResponse{
+				Group: key.group, MemberId: key.member,
+				Message: &coordinatorv1.JoinResponse_Pong{Pong: &coordinatorv1.MemberPong{PingId: m.GetPingId()}},
+			})
 		},
 	}))
 }
@@ -266,8 +274,10 @@ func (c *conn) ping(ctx context.Context, key memberKey, m *coordinatorv1.MemberP
 func (c *conn) leave(ctx context.Context, key memberKey, m *coordinatorv1.MemberLeave) error {
 	left := func() {
 		c.forget(key, m.GetAttach())
-		c.push(&coordinatorv1.JoinResponse{Group: key.group, MemberId: key.member,
-			Message: &coordinatorv1.JoinResponse_Left{Left: &coordinatorv1.MemberLeft{}}})
+		c.push(&coordinatorv1.JoinResponse{
+			Group: key.group, MemberId: key.member,
+			Message: &coordinatorv1.JoinResponse_Left{Left: &coordinatorv1.MemberLeft{}},
+		})
 	}
 	s := c.shardOf(key)
 	if s == nil {
@@ -292,8 +302,10 @@ func (c *conn) leave(ctx context.Context, key memberKey, m *coordinatorv1.Member
 
 // fence tells the client that a member is not, or no longer, open here.
 func (c *conn) fence(key memberKey, err error) {
-	c.push(&coordinatorv1.JoinResponse{Group: key.group, MemberId: key.member,
-		Message: &coordinatorv1.JoinResponse_Fenced{Fenced: &coordinatorv1.MemberFenced{Error: rpc.ToProto(err)}}})
+	c.push(&coordinatorv1.JoinResponse{
+		Group: key.group, MemberId: key.member,
+		Message: &coordinatorv1.JoinResponse_Fenced{Fenced: &coordinatorv1.MemberFenced{Error: rpc.ToProto(err)}},
+	})
 }
 
 // end is fence for a member under an attach number. One that is being opened again

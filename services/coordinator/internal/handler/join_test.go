@@ -230,7 +230,8 @@ func TestWrongFrames(t *testing.T) {
 		"no group":       {&coordinatorv1.JoinRequest{MemberId: "m", Message: &coordinatorv1.JoinRequest_Ping{}}, typev1.ErrorReason_ERROR_REASON_INVALID_GROUP},
 		"no member":      {&coordinatorv1.JoinRequest{Group: "g", Message: &coordinatorv1.JoinRequest_Ping{}}, invalidReason},
 		"short topic id": {&coordinatorv1.JoinRequest{Group: "g", MemberId: "m", Message: &coordinatorv1.JoinRequest_Ack{
-			Ack: &coordinatorv1.AssignmentAck{Owned: []*coordinatorv1.OwnedPartition{{TopicId: []byte{1}}}}}}, invalidReason},
+			Ack: &coordinatorv1.AssignmentAck{Owned: []*coordinatorv1.OwnedPartition{{TopicId: []byte{1}}}},
+		}}, invalidReason},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := m.stream()

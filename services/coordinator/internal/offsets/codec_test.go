@@ -22,11 +22,13 @@ func samples() []group.KV {
 		{Key: group.Key{Kind: group.KindMember, Group: "g", Member: "m"}, Value: group.MemberValue{
 			InstanceID: "i", Topics: []string{"a", "b"}, Pattern: "x.*", Attach: 2, Epoch: 3,
 			Owned:          []group.Owned{{Part: part, Epoch: 2, Revoking: true}, {Part: group.Part{Partition: 9}, Epoch: 3}},
-			SessionTimeout: 1000, RebalanceTimeout: 2000, ClientID: "c", ClientHost: "h", ReplacedBy: "m2"}},
+			SessionTimeout: 1000, RebalanceTimeout: 2000, ClientID: "c", ClientHost: "h", ReplacedBy: "m2",
+		}},
 		{Key: group.Key{Kind: group.KindTarget, Group: "g", Member: "m"}, Value: group.TargetValue{Epoch: 3, Parts: []group.Part{part}}},
 		{Key: group.Key{Kind: group.KindTarget, Group: "g", Member: "n"}, Value: group.TargetValue{Epoch: 4}},
 		{Key: group.Key{Kind: group.KindOffset, Group: "g", Part: part}, Value: group.OffsetValue{
-			NextOffset: 5, LeaderEpoch: 1, Metadata: "x", Member: "m", Attach: 2, Sequence: 9, CommitMs: 77}},
+			NextOffset: 5, LeaderEpoch: 1, Metadata: "x", Member: "m", Attach: 2, Sequence: 9, CommitMs: 77,
+		}},
 		{Key: group.Key{Kind: group.KindOffset, Group: "g", Part: part}, Value: group.OffsetValue{NextOffset: 0, LeaderEpoch: -1}},
 		{Key: group.Key{Kind: group.KindLedger, Group: "g", Slot: 3}, Value: group.LedgerValue{Epoch: 3, Cause: "why", TimeMs: 5, Moved: 2}},
 		{Key: group.Key{Kind: group.KindMember, Group: "g", Member: "m"}},
@@ -97,8 +99,10 @@ func TestWhatIsNotUnderstoodIsRefused(t *testing.T) {
 func TestBatchesSplitInOrder(t *testing.T) {
 	var kvs []group.KV
 	for i := range 100 {
-		kvs = append(kvs, group.KV{Key: group.Key{Kind: group.KindOffset, Group: "g", Part: group.Part{Partition: int32(i)}},
-			Value: group.OffsetValue{NextOffset: int64(i), Metadata: strings.Repeat("x", 50)}})
+		kvs = append(kvs, group.KV{
+			Key:   group.Key{Kind: group.KindOffset, Group: "g", Part: group.Part{Partition: int32(i)}},
+			Value: group.OffsetValue{NextOffset: int64(i), Metadata: strings.Repeat("x", 50)},
+		})
 	}
 	batches, err := Batches(kvs, 1000, 5)
 	if err != nil {

@@ -20,17 +20,22 @@ type metrics struct {
 func newMetrics() *metrics {
 	return &metrics{
 		offsets: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "leat_coordinator_commit_offsets_total", Help: "offsets committed"}),
+			Name: "leat_coordinator_commit_offsets_total", Help: "offsets committed",
+		}),
 		rebalances: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "leat_coordinator_rebalances_total", Help: "targets written anew"}),
+			Name: "leat_coordinator_rebalances_total", Help: "targets written anew",
+		}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "leat_coordinator_append_failures_total", Help: "appends to shards that failed, by what is known of them"}, []string{"outcome"}),
+			Name: "leat_coordinator_append_failures_total", Help: "appends to shards that failed, by what is known of them",
+		}, []string{"outcome"}),
 		appendSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "leat_coordinator_append_seconds", Help: "time of one append to a shard; it serves all requests gathered before it",
-			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14)}),
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+		}),
 		loadSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "leat_coordinator_load_seconds", Help: "time to read a shard",
-			Buckets: prometheus.ExponentialBuckets(0.01, 2, 14)}),
+			Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
+		}),
 	}
 }
 
