@@ -94,7 +94,7 @@ func buildKV(t testing.TB, now int64, o record.BuilderOptions, records ...kv) []
 // put appends one batch of uncompressed records.
 func (c *cleanLog) put(records ...kv) AppendInfo {
 	c.t.Helper()
-	return mustAppend(c.t, c.Log, buildKV(c.t, c.clock.now.UnixMilli(), record.DefaultBuilderOptions(), records...), 1)
+	return mustAppend(c.t, c.Log, buildKV(c.t, c.clock.now.UnixMilli(), record.DefaultBuilderOptions(), records...), max(1, c.LatestEpoch()))
 }
 
 // roll fills the active segment until it is sealed, under a key of its own, and
