@@ -1,6 +1,7 @@
 package topicid
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
@@ -22,14 +23,30 @@ func New(r io.Reader) (ID, error) {
 		if _, err := io.ReadFull(r, id[:]); err != nil {
 			return ID{}, fmt.Errorf("topic id: draw random bytes: %w", err)
 		}
-		// Version 4, variant 1, as the id would have as a UUID: tools of Kafka's
-		// world print ids that way.
-		id[6] = id[6]&0x0f | 0x40
-		id[8] = id[8]&0x3f | 0x80
-		if id.String()[0] != '-' {
+		if id.stamp(4); id.String()[0] != '-' {
 			return id, nil
 		}
 	}
+}
+
+// Derive makes the id that belongs to a seed: the same seed, the same id. It is
+// for a request that may be repeated, and whose seed comes with no other one.
+func Derive(seed []byte) ID {
+	for {
+		sum := sha256.Sum256(seed)
+		id := ID(sum[:Size])
+		if id.stamp(8); id.String()[0] != '-' {
+			return id
+		}
+		seed = sum[:]
+	}
+}
+
+// stamp sets version and variant as the id would have as a UUID: tools of
+// Kafka's world print ids that way.
+func (id *ID) stamp(version byte) {
+	id[6] = id[6]&0x0f | version<<4
+	id[8] = id[8]&0x3f | 0x80
 }
 
 // FromBytes takes an id from its 16 bytes. It refuses any other length, and the

@@ -35,6 +35,18 @@ func TestNewRoundTrips(t *testing.T) {
 	}
 }
 
+func TestDerive(t *testing.T) {
+	seen := map[ID]bool{}
+	for i := range 1000 {
+		seed := []byte{byte(i), byte(i >> 8)}
+		id := Derive(seed)
+		if id != Derive(seed) || seen[id] || id.IsZero() || id.String()[0] == '-' {
+			t.Fatalf("seed %d gives %v", i, id)
+		}
+		seen[id] = true
+	}
+}
+
 func TestNewDrawsAgain(t *testing.T) {
 	// 0xf8 in front gives a leading dash in base64url; the second draw does not.
 	src := append(append([]byte{0xf8}, make([]byte, 15)...), bytes.Repeat([]byte{1}, 16)...)

@@ -51,6 +51,48 @@ func TestKilledLeaderIsReplaced(t *testing.T) {
 	}
 }
 
+// A request whose answer was lost with its controller is recognised by the next
+// one.
+func TestRepeatedAtAnotherController(t *testing.T) {
+	m := newMesh(t)
+	one := m.controller(1)
+	m.leader(one)
+	w := m.gateway()
+	m.awaitUnfenced(w, m.broker(1, 11))
+	admin := m.controllers(w)
+	req := &controllerv1.CreateTopicsRequest{RequestId: "r", Topics: []*controllerv1.NewTopic{{Name: "a", Partitions: proto32(2)}}}
+	first, err := admin.CreateTopics(m.ctx(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two := m.controller(2)
+	<-two.Ready()
+	one.kill()
+	m.leader(two)
+	again, err := admin.CreateTopics(m.ctx(), req)
+	if err != nil || again.GetResults()[0].GetError() != nil || again.GetResults()[0].GetPartitions() != 2 ||
+		string(again.GetResults()[0].GetTopicId()) != string(first.GetResults()[0].GetTopicId()) {
+		t.Fatalf("repeated: %v, %v", again, err)
+	}
+	// Another request for the same name is another matter, and so is the same id
+	// after the topic's deletion.
+	other, err := admin.CreateTopics(m.ctx(), &controllerv1.CreateTopicsRequest{RequestId: "s", Topics: req.GetTopics()})
+	if err != nil || other.GetResults()[0].GetError().GetReason() != typev1.ErrorReason_ERROR_REASON_TOPIC_EXISTS {
+		t.Errorf("another request: %v, %v", other, err)
+	}
+	if _, err := admin.DeleteTopics(m.ctx(), &controllerv1.DeleteTopicsRequest{Topics: []string{"a"}}); err != nil {
+		t.Fatal(err)
+	}
+	three := m.controller(3) // it remembers nothing
+	<-three.Ready()
+	two.kill()
+	m.leader(three)
+	anew, err := admin.CreateTopics(m.ctx(), req)
+	if err != nil || anew.GetResults()[0].GetError() != nil || string(anew.GetResults()[0].GetTopicId()) == string(first.GetResults()[0].GetTopicId()) {
+		t.Errorf("the next topic of the name: %v, %v", anew, err)
+	}
+}
+
 func TestWatcherChangesController(t *testing.T) {
 	m := newMesh(t)
 	one := m.controller(1)

@@ -219,6 +219,10 @@ func (s *State) TopicByName(name string) *Entry[Topic] {
 	return t
 }
 
+// TopicName returns what is kept for a name; zero if there never was a topic of
+// that name.
+func (s *State) TopicName(name string) TopicName { return value(s.names[name]) }
+
 // Topics returns every topic by id, those being deleted included.
 func (s *State) Topics() []*Entry[Topic] {
 	return slices.SortedFunc(maps.Values(s.topics), func(a, b *Entry[Topic]) int { return a.Value.ID.Compare(b.Value.ID) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"fmt"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -104,7 +105,7 @@ func (c *creation) plan(state *cluster.State, _ int) (cluster.Plan, error) {
 			done = append(done, *made)
 			continue
 		}
-		n, err := newTopic(t)
+		n, err := c.newTopic(state, t)
 		if err != nil {
 			return cluster.Plan{}, err
 		}
@@ -129,10 +130,27 @@ func (c *creation) plan(state *cluster.State, _ int) (cluster.Plan, error) {
 	return plan, nil
 }
 
-// made tells whether an earlier attempt of this request made the topic.
+// derived is the id that this request gives a topic, so that another controller
+// recognises what the request has made already. The floor of the name's leader
+// epochs grows with every deletion and stays while a topic lives: a request id
+// that is used again for the next topic of the name gives another id.
+func (c *creation) derived(state *cluster.State, name string) (topicid.ID, bool) {
+	request := memorable(c.req)
+	if request == "" {
+		return topicid.ID{}, false
+	}
+	floor := state.TopicName(name).LeaderEpochFloor
+	return topicid.Derive(fmt.Appendf(nil, "%d:%s %s %d", len(request), request, name, floor)), true
+}
+
+// made tells whether an earlier attempt of this request made the topic, here or
+// at another controller.
 func (c *creation) made(state *cluster.State, name string) *cluster.TopicOutcome {
 	t := state.TopicByName(name)
-	if t == nil || !slices.Contains(c.tried, t.Value.ID) {
+	if t == nil {
+		return nil
+	}
+	if id, ok := c.derived(state, name); !slices.Contains(c.tried, t.Value.ID) && !(ok && id == t.Value.ID) {
 		return nil
 	}
 	replicas := int32(0)
@@ -167,10 +185,13 @@ func (c *creation) log() {
 }
 
 // newTopic draws what a new topic needs by chance.
-func newTopic(t *controllerv1.NewTopic) (cluster.NewTopic, error) {
+func (c *creation) newTopic(state *cluster.State, t *controllerv1.NewTopic) (cluster.NewTopic, error) {
 	id, shift, err := draw()
 	if err != nil {
 		return cluster.NewTopic{}, err
+	}
+	if derived, ok := c.derived(state, t.GetName()); ok && state.Deletion(derived) == nil && state.Topic(derived) == nil && len(state.Partitions(derived)) == 0 {
+		id = derived
 	}
 	n := cluster.NewTopic{Name: t.GetName(), Configs: t.GetConfigs(), ID: id, Shift: shift,
 		Partitions: cluster.Unset, ReplicationFactor: cluster.Unset}
