@@ -80,6 +80,8 @@ func TestRevocationCalledOff(t *testing.T) {
 	h.expect("* commit #1 0@9")
 	h.recv(msgRevoked(0))
 	h.expect() // waits for the commit
+	h.recv(msgCommit(2, position(0, 10)))
+	h.expect("< committed 2 0!STALE_COMMIT/DROP_PARTITION") // it was given up
 	h.c.Committed(h.now, 1, client.CommitResult{}, nil)
 	h.expect("* fetch 0@9 epoch -1", "< committed 1 0@9", "< assigned 0@9")
 }

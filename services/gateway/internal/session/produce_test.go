@@ -226,14 +226,14 @@ func TestProduceRanges(t *testing.T) {
 		ok(0, 10), ok(0, 11), ok(1, 12), ok(0, 12),
 		{Partition: 2, Offset: -1, LeaderEpoch: -1, Err: tooLarge},
 		{Partition: 2, Offset: -1, LeaderEpoch: -1, Err: tooLarge},
-		ok(0, 13), dup,
+		ok(0, 13), ok(0, 15), dup,
 	}
 	got := showProduce(&gatewayv1.ProduceResponse{Message: &gatewayv1.ProduceResponse_Result{Result: &gatewayv1.ProduceResult{Id: 1, Ranges: Ranges("t", results)}}})
-	want := "result 1 0+2@0:10 2+1@1:12 3+1@0:12 4+2@2:-1!RECORD_TOO_LARGE/NOT_DONE 6+1@0:13 7+1@1:8"
+	want := "result 1 0+2@0:10 2+1@1:12 3+1@0:12 4+2@2:-1!RECORD_TOO_LARGE/NOT_DONE 6+1@0:13 7+1@0:15 8+1@1:8"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if r := Ranges("t", results); !r[5].MaybeDuplicated || r[4].MaybeDuplicated {
+	if r := Ranges("t", results); !r[6].MaybeDuplicated || r[5].MaybeDuplicated {
 		t.Error("only the last record may be there twice")
 	}
 }
