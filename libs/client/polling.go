@@ -17,6 +17,9 @@ import (
 // one poll.
 const pollPause = 50 * time.Millisecond
 
+// pollTimeout is how long one address is asked before another one is.
+const pollTimeout = 3 * time.Second
+
 // maxTopicsPolled bounds what one poll asks for; the topics that were asked for
 // longest ago are left to be looked up when they are needed.
 const maxTopicsPolled = 10_000
@@ -194,6 +197,11 @@ func (s *pollSource) ask(ctx context.Context, p *poll, names []string, ids []top
 		if ctx.Err() != nil {
 			return contextError(ctx, "ask for metadata", err).WithOutcome(outcomeNotDone)
 		}
+		s.mu.Lock()
+		if s.good == addr {
+			s.good = "" // the next poll does not begin with it
+		}
+		s.mu.Unlock()
 		errs = append(errs, err)
 	}
 	return rpc.Errorf(reasonUnreachable, "no broker or gateway tells where things are; check the addresses, and that they run: %w", errors.Join(errs...)).
@@ -205,7 +213,7 @@ func (s *pollSource) askOne(ctx context.Context, addr string, req *brokerv1.GetM
 	if err != nil {
 		return nil, rpc.FromError(err).With("address", addr)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, min(s.cfg.RequestTimeout, pollTimeout))
 	defer cancel()
 	resp, err := brokerv1.NewMetadataServiceClient(conn).GetMetadata(ctx, req)
 	if err != nil {

@@ -148,6 +148,9 @@ func (p *Producer) Send(ctx context.Context, r Record, done func(Result)) error 
 	if p.closed.Load() {
 		return closedError("producer")
 	}
+	if ctx.Err() != nil {
+		return contextError(ctx, "send a record", nil).WithOutcome(outcomeNotDone)
+	}
 	topic, err := p.client.awaitTopic(ctx, r.Topic, p.cfg.DeliveryTimeout)
 	if err != nil {
 		return err

@@ -231,6 +231,10 @@ func TestAcksNone(t *testing.T) {
 		if n := len(m.records(topic, 0)); n != 2 {
 			t.Errorf("%d records: the new leader was not found", n)
 		}
+		m.kill(2)
+		if _, err := p.SendSync(soon(t), Record{Topic: "t", Value: []byte("x")}); err == nil || p.Stats().UnacknowledgedFailures != 2 {
+			t.Errorf("with nobody there: %v, %+v", err, p.Stats())
+		}
 	})
 }
 

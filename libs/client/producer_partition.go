@@ -190,9 +190,6 @@ func (pp *producerPartition) ended(b *batch, attempt int, a produceAnswer) {
 	}
 	now := time.Now()
 	pp.acc.ended(b, a.offset, a.epoch, a.err, retry, now)
-	if pp.p.cfg.Acks == typev1.Acks_ACKS_NONE && a.err != nil && !b.reported {
-		pp.p.unacknowledged.Add(1)
-	}
 	pp.acc.expire(now)
 	pp.pump(now)
 	pp.unlockAndTell()
@@ -252,6 +249,9 @@ func (pp *producerPartition) report(f finishedBatch) {
 		pp.p.unknown.Add(n)
 	default:
 		pp.p.failed.Add(n)
+	}
+	if f.err != nil && pp.p.cfg.Acks == typev1.Acks_ACKS_NONE {
+		pp.p.unacknowledged.Add(1)
 	}
 	if f.err != nil {
 		res.Err = f.err.With("topic", pp.name, "partition", itoa(pp.tp.Partition))

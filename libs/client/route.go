@@ -91,7 +91,7 @@ func (c *Client) learnFrom(p TopicPartition, asked string, hint *typev1.LeaderHi
 // it tells.
 func (c *Client) mayPass(p TopicPartition, asked string, err *rpc.Error) bool {
 	switch err.Reason {
-	case reasonUnknownTopic, reasonUnknownPartition:
+	case reasonUnknownTopic, reasonUnknownPartition, reasonTopicDeleted:
 		// The broker may be behind the metadata, or ahead of it: it is right only if the
 		// metadata says so, too.
 		c.refreshSoon()
