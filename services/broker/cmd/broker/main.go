@@ -1,4 +1,3 @@
-// Command broker runs one log storage node of a Leat mesh.
 package main
 
 import (

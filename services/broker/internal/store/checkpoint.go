@@ -1,0 +1,101 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// Checkpoint writes recovery points (if asked) and high watermarks that changed,
+// one file per disk. It returns the disks on which that failed, with the errors.
+func (s *Store) Checkpoint(recoveryPoints bool) map[*Disk]error {
+	s.checkpointMu.Lock()
+	defer s.checkpointMu.Unlock()
+	failed := map[*Disk]error{}
+	for _, d := range s.disks {
+		if d.Err() != nil {
+			continue
+		}
+		if err := s.checkpointDisk(d, recoveryPoints); err != nil {
+			failed[d] = fmt.Errorf("checkpoint %s: %w", d.Dir, err)
+		}
+	}
+	if err := s.writePosition(); err != nil {
+		failed[s.disks[0]] = errors.Join(failed[s.disks[0]], err)
+	}
+	return failed
+}
+
+func (s *Store) checkpointDisk(d *Disk, recoveryPoints bool) error {
+	marks, points := s.marksOf(d)
+	// Recovery points first: a high watermark is never above what the points of
+	// the same moment call durable, so either file alone is true.
+	if recoveryPoints {
+		if err := writeIfChanged(d, recoveryFile, points, &d.writtenRecovery); err != nil {
+			return err
+		}
+	}
+	return writeIfChanged(d, watermarkFile, marks, &d.writtenWatermarks)
+}
+
+// marksOf renders the marks of a disk's replicas. Those of a replica that did not
+// open stay what they were.
+func (s *Store) marksOf(d *Disk) (marks, points []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	watermarks, recovery := map[Key]int64{}, map[Key]int64{}
+	for k, v := range d.watermarks {
+		if d.verdicts[k] != Intact {
+			watermarks[k], recovery[k] = v, d.recovery[k]
+		}
+	}
+	for k, r := range s.replicas {
+		if r.Disk != d || r.Log == nil {
+			continue
+		}
+		// The mark must not pass what is durable: a recovery that ends below it
+		// is a loss.
+		durable := r.Log.DurableEnd()
+		watermarks[k], recovery[k] = min(r.hw.Load(), durable), durable
+	}
+	format := func(v int64) string { return strconv.FormatInt(v, 10) }
+	return keyedLines(watermarks, format), keyedLines(recovery, format)
+}
+
+func writeIfChanged(d *Disk, kind string, lines []string, written *[]string) error {
+	if *written != nil && slices.Equal(*written, lines) {
+		return nil
+	}
+	if err := writeSmallFile(d.fs, d.Dir, kind, lines); err != nil {
+		return err
+	}
+	*written = lines
+	return nil
+}
+
+func (s *Store) readPosition() (Position, error) {
+	var p Position
+	fields, ok, err := readFields(s.o.FS, s.disks[0].Dir, positionFile)
+	if err != nil || !ok {
+		return p, err
+	}
+	var errs [2]error
+	p.Generation, errs[0] = parseOffset(fields["generation"])
+	p.Revision, errs[1] = parseOffset(fields["revision"])
+	return p, errors.Join(errs[:]...)
+}
+
+func (s *Store) writePosition() error {
+	p := s.HighestPosition()
+	if p == s.written || s.disks[0].Err() != nil {
+		return nil
+	}
+	err := writeSmallFile(s.o.FS, s.disks[0].Dir, positionFile, []string{
+		fmt.Sprintf("generation %d", p.Generation), fmt.Sprintf("revision %d", p.Revision),
+	})
+	if err == nil {
+		s.written = p
+	}
+	return err
+}
