@@ -54,9 +54,6 @@ func TestManagerFollowsTheMetadata(t *testing.T) {
 			meta.set(picture(mine))
 			return nil
 		})
-		if _, err := m.For("g"); !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_STARTING) {
-			t.Fatalf("before it runs the answer is %v", err)
-		}
 		synctest.Wait()
 		for n := range int32(2) { // the first attempt to have the topic created fails
 			if _, err := m.For("g"); !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_COORDINATOR_NOT_AVAILABLE) {
@@ -109,6 +106,13 @@ func TestManagerFollowsTheMetadata(t *testing.T) {
 			t.Fatalf("a stopped manager answers %v", err)
 		}
 	})
+}
+
+func TestManagerBeforeItRuns(t *testing.T) {
+	_, err := NewManager(ManagerConfig{Config: testConfig()}).For("g")
+	if !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_STARTING) {
+		t.Fatalf("before it runs the answer is %v", err)
+	}
 }
 
 func TestManagerBringsNewTopics(t *testing.T) {

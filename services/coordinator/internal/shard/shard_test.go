@@ -109,6 +109,7 @@ func TestUnknownAppendReloads(t *testing.T) {
 			if r := ask(t, s, member); r.Err == nil || r.Err.Reason != group.ReasonLoading || !r.Err.Unknown {
 				t.Fatalf("the ping in flight was answered %+v", r)
 			}
+			synctest.Wait()
 			if _, lost := peer.told(); !slices.Equal(lost, []bool{true}) {
 				t.Fatalf("the stream was told %v, want that the shard is loaded again", lost)
 			}
