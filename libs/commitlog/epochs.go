@@ -61,6 +61,12 @@ func (c epochCache) below(end int64) epochCache {
 	return c[:i:i]
 }
 
+// from is the cache of a log that begins at an offset.
+func (c epochCache) from(start int64) epochCache {
+	i := sort.Search(len(c), func(i int) bool { return c[i].start > start })
+	return c[max(0, i-1):]
+}
+
 // endOf finds the largest epoch that is not above epoch, and its end.
 func (c epochCache) endOf(epoch int32, logEnd int64) (EpochEnd, bool) {
 	i := sort.Search(len(c), func(i int) bool { return c[i].epoch > epoch })

@@ -25,6 +25,7 @@ type Log struct {
 
 	// changeMu is held by whoever takes segments away or replaces them.
 	changeMu sync.Mutex
+	graves   []grave // the oldest first; guarded by changeMu
 
 	appendMu sync.Mutex // one appender; guards the next five fields
 	head     [record.HeaderSize]byte

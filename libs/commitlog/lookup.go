@@ -28,10 +28,13 @@ func (l *Log) OffsetForTimestamp(ts, upTo int64) (TimestampOffset, error) {
 	case TimestampLatest:
 		return TimestampOffset{Found: true, Offset: upTo, Timestamp: record.NoTimestamp, LeaderEpoch: l.EpochAt(upTo - 1)}, nil
 	}
-	q := timeQuery{ts: ts, upTo: upTo, interval: l.config().IndexIntervalBytes, gapsBelow: v.gapsBelow}
+	q := timeQuery{ts: ts, upTo: upTo, interval: l.config().IndexIntervalBytes, from: v.start, gapsBelow: v.gapsBelow}
 	for _, seg := range v.segs {
 		if seg.base >= upTo {
 			break
+		}
+		if end := seg.sealedAt.Load(); end != notSealed && end <= v.start {
+			continue
 		}
 		newest, err := seg.maxTimestamp(q.interval)
 		if err != nil {
@@ -49,6 +52,7 @@ func (l *Log) OffsetForTimestamp(ts, upTo int64) (TimestampOffset, error) {
 
 type timeQuery struct {
 	ts        int64
+	from      int64
 	upTo      int64
 	interval  int64
 	gapsBelow int64
@@ -88,7 +92,7 @@ func (q *timeQuery) inSegment(seg *segment) (TimestampOffset, bool, error) {
 	}
 	sc := newScanner(f, seg.size.Load(), *buf)
 	for h.BaseOffset < q.upTo {
-		if h.MaxTimestamp >= q.ts {
+		if h.MaxTimestamp >= q.ts && h.NextOffset() > q.from {
 			if res, found, err := q.inBatch(seg, &sc, pos, &h); err != nil || found {
 				return res, found, err
 			}
@@ -124,7 +128,7 @@ func (q *timeQuery) inBatch(seg *segment, sc *scanner, pos int64, h *record.Head
 		if rec.Offset >= q.upTo {
 			return none, false, nil
 		}
-		if rec.Timestamp >= q.ts {
+		if rec.Timestamp >= q.ts && rec.Offset >= q.from {
 			return TimestampOffset{Found: true, Offset: rec.Offset, Timestamp: rec.Timestamp, LeaderEpoch: h.PartitionLeaderEpoch}, true, nil
 		}
 	}

@@ -36,9 +36,12 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 	if err != nil {
 		return nil, RecoveryReport{}, err
 	}
-	if len(bases) == 0 {
+	switch {
+	case l.marks.reset != noReset:
+		err = r.finishReset(bases)
+	case len(bases) == 0:
 		err = r.create()
-	} else {
+	default:
 		err = r.open(bases)
 	}
 	if err != nil {
@@ -51,7 +54,8 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 		}
 	}
 	l.durable = l.end
-	r.report.Start, r.report.End = l.segs[0].base, l.end
+	l.epochs = l.epochs.from(l.marks.start)
+	r.report.Start, r.report.End = l.marks.start, l.end
 	l.logReport(&r.report)
 	return l, r.report, nil
 }
@@ -69,7 +73,8 @@ func (r *recovery) openFolder() ([]int64, error) {
 	if l.marks, err = loadMarks(l.fs, l.dir); err != nil {
 		return nil, err
 	}
-	if len(bases) == 0 && r.limit > 0 {
+	r.limit = max(r.limit, l.marks.start)
+	if len(bases) == 0 && r.limit > 0 && l.marks.reset == noReset {
 		return nil, &CorruptError{Path: l.dir, Offset: 0, Detail: fmt.Sprintf("there is no segment, and offsets below %d were durable", r.limit)}
 	}
 	if err := l.fs.MkdirAll(l.dir); err != nil {
@@ -132,8 +137,40 @@ func (r *recovery) create() error {
 	return l.fs.SyncDir(l.dir)
 }
 
+// finishReset goes on with a ResetTo that a crash cut short.
+func (r *recovery) finishReset(bases []int64) error {
+	var segs []*segment
+	for _, base := range bases {
+		segs = append(segs, newSegment(r.l.fs, r.l.dir, base))
+	}
+	return r.l.finishReset(segs)
+}
+
+// dropExpired leaves out, and removes, segments that lie wholly below the log's
+// start: a retention that was cut short.
+func (r *recovery) dropExpired(bases []int64) ([]int64, error) {
+	l := r.l
+	if bases[0] > l.marks.start {
+		return nil, &CorruptError{
+			Path: segmentPath(l.dir, l.marks.start, logSuffix), Offset: l.marks.start,
+			Detail: fmt.Sprintf("the log begins at this offset, and the first segment there is begins at %d", bases[0]),
+		}
+	}
+	for len(bases) > 1 && bases[1] <= l.marks.start {
+		if err := l.removeSegment(newSegment(l.fs, l.dir, bases[0])); err != nil {
+			return nil, err
+		}
+		bases = bases[1:]
+	}
+	return bases, nil
+}
+
 func (r *recovery) open(bases []int64) error {
 	l := r.l
+	bases, err := r.dropExpired(bases)
+	if err != nil {
+		return err
+	}
 	for i, base := range bases {
 		seg := newSegment(l.fs, l.dir, base)
 		if i+1 < len(bases) {

@@ -25,7 +25,7 @@ func (l *Log) begin() (view, error) {
 	if l.closed {
 		return view{}, fmt.Errorf("%s: %w", l.dir, ErrClosed)
 	}
-	return view{segs: l.segs, start: l.segs[0].base, end: l.end, gapsBelow: l.marks.gapsBelow}, nil
+	return view{segs: l.segs, start: l.marks.start, end: l.end, gapsBelow: l.marks.gapsBelow}, nil
 }
 
 // segmentOf is the index of the last segment that begins at or below offset.
@@ -173,6 +173,12 @@ func (c *cursors) find(offset int64, seg *segment) (pos int64, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+func (c *cursors) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ring = [len(c.ring)]cursor{}
 }
 
 func (c *cursors) put(r cursor) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -274,6 +275,8 @@ func (l *Log) install(old []*segment, seg *segment) error {
 		}
 	}
 	l.segs = segs
+	// What they hold was durable; those sealed since the last Sync need no other.
+	l.unsynced = slices.DeleteFunc(l.unsynced, func(s *segment) bool { return slices.Contains(old, s) })
 	l.mu.Unlock()
 	var errs []error
 	for _, s := range old {
@@ -321,7 +324,8 @@ func (l *Log) takeNames(seg *segment) error {
 	return l.fs.SyncDir(l.dir)
 }
 
-// finishReplacements brings to an end what a crash left of replacements. It changes
+// finishReplacements brings to an end what a crash left of replacements, and of
+// segments that waited to be removed. It changes
 // nothing that a reader could still need: a .swap file is durable as a whole.
 func (l *Log) finishReplacements() error {
 	entries, err := l.fs.ReadDir(l.dir)
@@ -329,7 +333,7 @@ func (l *Log) finishReplacements() error {
 		return err
 	}
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name, cleanedSuffix) {
+		if strings.HasSuffix(e.Name, cleanedSuffix) || strings.HasSuffix(e.Name, deletedSuffix) {
 			if err := l.fs.Remove(joinPath(l.dir, e.Name)); err != nil {
 				return err
 			}

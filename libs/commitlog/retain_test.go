@@ -1,0 +1,271 @@
+package commitlog
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leat-io/leat/libs/vfs/errorfs"
+)
+
+// aged fills a log with segments of one-record batches, a minute apart from one
+// segment to the next by their timestamps.
+func aged(t testing.TB, o Options, segments int) *Log {
+	t.Helper()
+	l, _ := mustOpen(t, o)
+	start := o.Now().UnixMilli()
+	for l.Segments() < segments {
+		n := l.Segments()
+		mustAppend(t, l, batch(t, 1, strings.Repeat("a", 9000), start+int64(n)*60_000), 0)
+	}
+	mustSync(t, l)
+	return l
+}
+
+func mustRetain(t testing.TB, l *Log, now time.Time, hw int64) RetainResult {
+	t.Helper()
+	res, err := l.Retain(now, hw)
+	if err != nil {
+		t.Fatalf("retain: %v", err)
+	}
+	return res
+}
+
+func TestRetentionByTime(t *testing.T) {
+	disk := newFS(t)
+	clock := newClock()
+	o := testOptions(disk)
+	o.Now = clock.Now
+	o.Config.RetentionAge = 10 * time.Minute
+	o.Config.SegmentAge = 24 * time.Hour
+	l := aged(t, o, 5)
+	hw := l.EndOffset()
+	if res := mustRetain(t, l, clock.now.Add(11*time.Minute), hw); res.Segments != 0 {
+		t.Fatalf("%+v", res)
+	}
+	second := l.segs[1].base
+	now := clock.now.Add(11*time.Minute + time.Second)
+	if res := mustRetain(t, l, now, hw); res.Segments != 1 || res.Start != second || l.StartOffset() != second || res.Bytes < 60_000 {
+		t.Fatalf("%+v", res)
+	}
+	var outOfRange *OffsetOutOfRangeError
+	if _, err := l.Read(second-1, hw, 1, alloc); !errors.As(err, &outOfRange) || outOfRange.Start != second {
+		t.Fatalf("%v", err)
+	}
+	if got := readAll(t, l, second, hw); int64(len(got)) != hw-second {
+		t.Fatalf("%d records", len(got))
+	}
+	if at, err := l.OffsetForTimestamp(TimestampEarliest, hw); err != nil || at.Offset != second {
+		t.Fatalf("%+v, %v", at, err)
+	}
+	// The files lie there for a while, under a name of their own.
+	if n := len(mustReadDir(t, disk)); n != 4*3+3+3 {
+		t.Fatalf("%v", mustReadDir(t, disk))
+	}
+	if res := mustRetain(t, l, now.Add(DefaultFileDeleteDelay), hw); res.Removed != 1 || len(mustReadDir(t, disk)) != 4*3+3 {
+		t.Fatalf("%+v, %v", res, mustReadDir(t, disk))
+	}
+	// When even the youngest record is too old, the active segment goes too. (The
+	// second one has gone with the last call.)
+	res := mustRetain(t, l, clock.now.Add(time.Hour), hw)
+	if res.Segments != 3 || !res.Rolled || l.StartOffset() != hw || l.Segments() != 1 {
+		t.Fatalf("%+v", res)
+	}
+	if info := mustAppend(t, l, batch(t, 1, "next", 1), 0); info.BaseOffset != hw {
+		t.Fatalf("%+v", info)
+	}
+	end := mustSync(t, l)
+	disk.Crash(nil)
+	o.HighWatermark = end
+	l, report := mustOpen(t, o)
+	if report.Start != hw || report.End != end || l.StartOffset() != hw {
+		t.Fatalf("%+v", report)
+	}
+	if n := len(mustReadDir(t, disk)); n != 3+3 {
+		t.Fatalf("%v", mustReadDir(t, disk))
+	}
+}
+
+// case 7: a record stamped with the year 2100 keeps nothing.
+func TestRetentionIgnoresTheFuture(t *testing.T) {
+	for _, stamp := range []int64{time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli(), -1} {
+		disk := newFS(t)
+		clock := newClock()
+		o := testOptions(disk)
+		o.Now = clock.Now
+		o.Config.RetentionAge = time.Hour
+		l, _ := mustOpen(t, o)
+		for l.Segments() < 4 {
+			mustAppend(t, l, batch(t, 1, strings.Repeat("f", 9000), stamp), 0)
+		}
+		hw := mustSync(t, l)
+		if res := mustRetain(t, l, clock.now, hw); res.Segments != 0 {
+			t.Fatalf("%+v", res)
+		}
+		if res := mustRetain(t, l, clock.now.Add(2*time.Hour), hw); res.Segments != 4 || l.StartOffset() != hw {
+			t.Fatalf("stamp %d: %+v", stamp, res)
+		}
+	}
+}
+
+// case 8: retention.bytes below one segment, and a high watermark that lags: the
+// active segment and everything at or above the high watermark stay.
+func TestRetentionBySize(t *testing.T) {
+	disk := newFS(t)
+	o := testOptions(disk)
+	o.Config.RetentionBytes = 1000
+	l := aged(t, o, 6)
+	now := o.Now()
+	third, end := l.segs[2].base, l.EndOffset()
+	if res := mustRetain(t, l, now, third+1); res.Segments != 2 || l.StartOffset() != third {
+		t.Fatalf("%+v", res)
+	}
+	if got := readAll(t, l, third, end); int64(len(got)) != end-third {
+		t.Fatalf("%d records", len(got))
+	}
+	if res := mustRetain(t, l, now, end); res.Segments != 3 || l.Segments() != 1 || l.active().size.Load() == 0 {
+		t.Fatalf("%+v", res)
+	}
+	if res := mustRetain(t, l, now, end); res.Segments != 0 {
+		t.Fatalf("%+v", res)
+	}
+	cfg := o.Config
+	cfg.RetentionBytes, cfg.Cleanup = 1, CleanupCompact
+	if err := l.SetConfig(cfg); err != nil {
+		t.Fatal(err)
+	}
+	for l.Segments() < 3 {
+		mustAppend(t, l, batch(t, 1, strings.Repeat("a", 9000), 1), 0)
+	}
+	if res := mustRetain(t, l, now, mustSync(t, l)); res.Segments != 0 {
+		t.Fatalf("a compacted log lost %+v", res)
+	}
+}
+
+// case 12, the log's part: DeleteRecords into the middle of segments and into the
+// active one; also of a log that is compacted.
+func TestDeleteRecords(t *testing.T) {
+	for _, cleanup := range []Cleanup{CleanupDelete, CleanupCompact} {
+		disk := newFS(t)
+		o := testOptions(disk)
+		o.Config.Cleanup = cleanup
+		l := aged(t, o, 4)
+		end := l.EndOffset()
+		for _, start := range []int64{0, 3, l.segs[1].base + 2, l.segs[3].base + 1, end} {
+			if err := l.AdvanceLogStart(start); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.AdvanceLogStart(max(0, start-2)); err != nil || l.StartOffset() != start {
+				t.Fatalf("start %d, %v", l.StartOffset(), err)
+			}
+			if got := readAll(t, l, start, end); int64(len(got)) != end-start {
+				t.Fatalf("%d records from %d", len(got), start)
+			}
+			if at, err := l.OffsetForTimestamp(0, end); err != nil || at.Found != (start < end) || at.Found && at.Offset != start {
+				t.Fatalf("%+v, %v", at, err)
+			}
+			mustRetain(t, l, o.Now(), end)
+			if first := l.segs[0]; first.base > start || first.sealedAt.Load() != notSealed && first.sealedAt.Load() <= start {
+				t.Fatalf("the first segment begins at %d, the log at %d", first.base, start)
+			}
+			disk.Crash(nil)
+			o.HighWatermark = end
+			l, _ = mustOpen(t, o)
+			if l.StartOffset() != start || l.EndOffset() != end {
+				t.Fatalf("%d to %d, want %d to %d", l.StartOffset(), l.EndOffset(), start, end)
+			}
+		}
+		var outOfRange *OffsetOutOfRangeError
+		if err := l.AdvanceLogStart(end + 1); !errors.As(err, &outOfRange) {
+			t.Fatalf("%v", err)
+		}
+		if info := mustAppend(t, l, batch(t, 1, "next", 1), 0); info.BaseOffset != end {
+			t.Fatalf("%+v", info)
+		}
+	}
+}
+
+// What is deleted beyond the durable end makes it durable first.
+func TestDeleteRecordsNotYetSynced(t *testing.T) {
+	disk := newFS(t)
+	o := testOptions(disk)
+	l, _ := mustOpen(t, o)
+	for range 5 {
+		mustAppend(t, l, batch(t, 1, "x", 1), 0)
+	}
+	if err := l.AdvanceLogStart(4); err != nil {
+		t.Fatal(err)
+	}
+	disk.Crash(nil)
+	if _, report := mustOpen(t, o); report.Start != 4 || report.End != 5 {
+		t.Fatalf("%+v", report)
+	}
+}
+
+// A first segment that vanished is noticed at open, also after a clean stop.
+func TestLostFirstSegment(t *testing.T) {
+	disk := newFS(t)
+	o := testOptions(disk)
+	l := aged(t, o, 5)
+	end := l.EndOffset()
+	if err := l.AdvanceLogStart(l.segs[1].base); err != nil {
+		t.Fatal(err)
+	}
+	mustRetain(t, l, o.Now(), end)
+	path := l.segs[0].path()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := disk.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	o.CleanShutdown, o.RecoveryPoint = true, end
+	var corrupt *CorruptError
+	if _, _, err := Open(o); !errors.As(err, &corrupt) || corrupt.Path != path {
+		t.Fatalf("%v", err)
+	}
+}
+
+// Retention and DeleteRecords cut at every step: a log that begins at the old start
+// or at the new one, and is whole from there on.
+func TestCrashDuringRetention(t *testing.T) {
+	for name, keeper := range keepers() {
+		for step := 0; ; step++ {
+			disk := newFS(t)
+			faulty := errorfs.Wrap(disk)
+			o := testOptions(faulty)
+			o.Config.RetentionBytes = 100_000
+			l := aged(t, o, 6)
+			end := l.DurableEnd()
+			starts := []int64{0, 2, l.segs[3].base}
+			powerCut(faulty, step)
+			err := l.AdvanceLogStart(2)
+			floor := int64(0)
+			if err == nil {
+				floor = 2
+				_, err = l.Retain(o.Now(), end)
+			}
+			if err == nil {
+				floor = starts[2]
+				_, err = l.Retain(o.Now().Add(time.Hour), end)
+			}
+			disk.Crash(keeper(step))
+			where := fmt.Sprintf("%s, cut at step %d", name, step)
+			o = testOptions(disk)
+			o.RecoveryPoint, o.HighWatermark = end, end
+			again, report := mustOpen(t, o)
+			if !slices.Contains(starts, report.Start) || report.Start < floor || report.End != end {
+				t.Fatalf("%s: %+v", where, report)
+			}
+			if got := readAll(t, again, report.Start, end); int64(len(got)) != end-report.Start {
+				t.Fatalf("%s: %d records", where, len(got))
+			}
+			if err == nil {
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package commitlog
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/leat-io/leat/libs/record"
+)
+
+// TruncateTo takes away everything from an offset on, durably: batches, index
+// entries, leader epochs and producer state. A batch that reaches across the offset
+// goes as a whole. It returns the new end, which lies below offset where there is
+// such a batch or a gap. An offset at or above the end changes nothing. Where no
+// whole batch would be left above the log's start, the log begins anew there, empty.
+//
+// The caller has first lowered, durably, the recovery point and the high-watermark
+// checkpoint that it hands to Open, where they lie above the offset; it never
+// truncates below the high watermark. A crash during the call leaves the log cut
+// somewhere between the offset and the old end.
+//
+// Errors: *OffsetOutOfRangeError below the log's start (see ResetTo), *CorruptError,
+// *NoSpaceError, ErrClosed: nothing was changed. *FailedError.
+func (l *Log) TruncateTo(offset int64) (end int64, err error) {
+	l.changeMu.Lock()
+	defer l.changeMu.Unlock()
+	l.appendMu.Lock()
+	defer l.appendMu.Unlock()
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	l.filesMu.Lock()
+	defer l.filesMu.Unlock()
+	l.mu.RLock()
+	err, start, end := l.usable(), l.marks.start, l.end
+	v := view{segs: l.segs}
+	l.mu.RUnlock()
+	switch {
+	case err != nil:
+		return end, err
+	case offset < start:
+		return end, &OffsetOutOfRangeError{Offset: offset, Start: start, End: end}
+	case offset >= end:
+		return end, nil
+	}
+	i := v.segmentOf(offset)
+	at, err := l.findCut(v.segs[i], offset)
+	if err != nil {
+		return end, err
+	}
+	if at.end < start {
+		return start, l.reset(start)
+	}
+	if err := l.updateMarks(func(m *marks) { m.cleanedBelow = min(m.cleanedBelow, at.end) }); err != nil {
+		return end, err
+	}
+	if err := l.cutAt(i, &at); err != nil {
+		return end, l.fail("truncate", err)
+	}
+	return at.end, nil
+}
+
+// cutPlace is where a segment is to end.
+type cutPlace struct {
+	pos   int64
+	end   int64 // one past the last offset that stays
+	maxTS int64 // of what stays
+	point indexPoint
+	keep  int // index entries that stay
+}
+
+// findCut finds the first batch of a segment that does not lie wholly below an
+// offset.
+func (l *Log) findCut(seg *segment, offset int64) (cutPlace, error) {
+	for try := 0; ; try++ {
+		at, err := l.tryFindCut(seg, offset)
+		if !errors.Is(err, errBadIndex) {
+			return at, err
+		}
+		if try == maxRebuilds {
+			return at, seg.indexFault()
+		}
+		if err := seg.rebuild(l.config().IndexIntervalBytes); err != nil {
+			return at, err
+		}
+	}
+}
+
+func (l *Log) tryFindCut(seg *segment, offset int64) (cutPlace, error) {
+	f, err := seg.open(false)
+	if err != nil {
+		return cutPlace{}, err
+	}
+	at, err := seg.idx.cutPlace(offset - seg.base)
+	if err != nil {
+		return at, err
+	}
+	sc := newScanner(f, seg.size.Load(), make([]byte, lookupBuffer))
+	at.pos, at.end = at.point.pos, seg.base+at.point.rel
+	for at.pos < sc.size {
+		h, err := sc.header(at.pos)
+		if err == nil && h.BaseOffset < at.end {
+			err = &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where %d or more belongs", h.BaseOffset, at.end)}
+		}
+		if at.pos == at.point.pos && at.pos > 0 && (err != nil || h.BaseOffset != at.end) {
+			return at, errBadIndex
+		}
+		if err != nil {
+			return at, seg.fault(at.pos, at.end, err)
+		}
+		if h.NextOffset() > offset {
+			return at, nil
+		}
+		at.end = h.NextOffset()
+		if h.NumRecords > 0 {
+			at.maxTS = max(at.maxTS, h.MaxTimestamp)
+		}
+		at.pos += int64(h.Size())
+	}
+	return at, nil
+}
+
+// cutPlace reads the last point strictly below a relative offset, or the start of
+// the segment, and what is known of timestamps below it.
+func (x *segIndex) cutPlace(rel int64) (cutPlace, error) {
+	if err := x.rlock(); err != nil {
+		return cutPlace{}, err
+	}
+	defer x.mu.RUnlock()
+	n, p, err := x.floorLocked(rel - 1)
+	if err != nil {
+		return cutPlace{}, err
+	}
+	at := cutPlace{point: p, keep: n + 1, maxTS: noTimestamp}
+	if n >= x.times.len() {
+		return at, errBadIndex
+	}
+	ts, timeRel, err := x.timePoint(n)
+	if err == nil && timeRel != p.rel {
+		err = errBadIndex
+	}
+	at.maxTS = ts
+	return at, err
+}
+
+// cutAt makes a segment end at a place and removes the later ones, the last one
+// first, each durably: a crash in between leaves a log without holes.
+func (l *Log) cutAt(i int, at *cutPlace) error {
+	segs := l.segs
+	for k := len(segs) - 1; k > i; k-- {
+		if err := l.removeSegment(segs[k]); err != nil {
+			return err
+		}
+		if err := l.fs.SyncDir(l.dir); err != nil {
+			return err
+		}
+	}
+	seg := segs[i]
+	if err := seg.reopen(); err != nil {
+		return err
+	}
+	f := *seg.file.Load()
+	if err := f.Truncate(at.pos); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := seg.idx.cut(at.keep, at.pos-at.point.pos); err != nil {
+		return err
+	}
+	seg.sealedAt.Store(notSealed)
+	seg.size.Store(at.pos)
+	seg.maxTS.Store(at.maxTS)
+	seg.maxTSKnown.Store(true)
+	epochs := l.epochs.below(at.end)
+	if err := epochs.save(l.fs, l.dir); err != nil {
+		return err
+	}
+	l.cursors.clear()
+	l.firstAppend = l.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unsynced = without(l.unsynced, segs[i:])
+	l.segs = append([]*segment(nil), segs[:i+1]...)
+	l.end, l.durable, l.epochs = at.end, min(l.durable, at.end), epochs
+	return nil
+}
+
+// cut drops all entries from number keep on, durably, and notes how many bytes of
+// log lie behind the last one.
+func (x *segIndex) cut(keep int, since int64) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.keepLocked(keep); err != nil {
+		return err
+	}
+	x.since = since
+	return errors.Join(x.offsets.flush(), x.times.flush(), x.offsets.sync(), x.times.sync())
+}
+
+// ResetTo takes everything away, durably, and lets the log begin anew, empty, at an
+// offset, which may lie anywhere: a follower does this when its leader's log begins
+// above its own end. The caller's duties are those of TruncateTo.
+//
+// Errors: *NoSpaceError, ErrClosed: nothing was changed. *FailedError.
+func (l *Log) ResetTo(offset int64) error {
+	if offset < 0 {
+		return &OffsetOutOfRangeError{Offset: offset}
+	}
+	l.changeMu.Lock()
+	defer l.changeMu.Unlock()
+	l.appendMu.Lock()
+	defer l.appendMu.Unlock()
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	l.filesMu.Lock()
+	defer l.filesMu.Unlock()
+	if err := l.Err(); err != nil {
+		return err
+	}
+	return l.reset(offset)
+}
+
+// reset marks the log, durably, as one that is to begin anew, and sees to it. The
+// caller holds every lock but mu.
+func (l *Log) reset(offset int64) error {
+	if err := l.updateMarks(func(m *marks) { m.reset = offset }); err != nil {
+		return err
+	}
+	if err := l.finishReset(l.segs); err != nil {
+		return l.fail("reset", err)
+	}
+	l.cursors.clear()
+	return nil
+}
+
+// finishReset removes segments, the last one first, and makes the first one of the
+// new log. It is repeated after a crash.
+func (l *Log) finishReset(segs []*segment) error {
+	for k := len(segs) - 1; k >= 0; k-- {
+		if err := l.removeSegment(segs[k]); err != nil {
+			return err
+		}
+	}
+	if err := l.fs.SyncDir(l.dir); err != nil {
+		return err
+	}
+	var epochs epochCache
+	if err := epochs.save(l.fs, l.dir); err != nil {
+		return err
+	}
+	m := l.currentMarks()
+	seg, err := createSegment(l.fs, l.dir, m.reset)
+	if err != nil {
+		return err
+	}
+	if err := l.fs.SyncDir(l.dir); err != nil {
+		return errors.Join(err, seg.close())
+	}
+	l.mu.Lock()
+	l.segs, l.unsynced, l.epochs = []*segment{seg}, nil, nil
+	l.end, l.durable = m.reset, m.reset
+	l.mu.Unlock()
+	l.firstAppend = l.now()
+	return l.updateMarks(func(m *marks) {
+		m.start, m.cleanedBelow, m.reset = m.reset, min(m.cleanedBelow, m.reset), noReset
+	})
+}
