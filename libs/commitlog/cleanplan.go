@@ -81,6 +81,8 @@ func (l *Log) cleanable(o *CleanOptions) (Cleanable, error) {
 		}
 		s.DirtyBytes, s.Limit, oldest = s.DirtyBytes+size, end, min(oldest, first)
 	}
+	// Tombstones are looked for in all that was cleaned, or not at all.
+	s.horizonDue = s.horizonDue && s.Limit >= s.FirstDirty
 	s.judge(o, now, oldest)
 	return s, nil
 }
