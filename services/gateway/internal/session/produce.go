@@ -1,6 +1,7 @@
 package session
 
 import (
+	"slices"
 	"time"
 
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
@@ -195,6 +196,10 @@ func (p *Produce) WakeAt() time.Time {
 
 // oldest is the unanswered send with the nearest deadline.
 func (p *Produce) oldest() *send {
+	if len(p.order) > 2*len(p.sends)+1024 {
+		// One send that takes long must not keep the numbers of all that followed it.
+		p.order = slices.DeleteFunc(p.order, func(seq int64) bool { return p.sends[seq] == nil })
+	}
 	for len(p.order) > 0 {
 		if s, ok := p.sends[p.order[0]]; ok {
 			return s

@@ -299,6 +299,25 @@ func TestProduceResultsAsCompleted(t *testing.T) {
 	}
 }
 
+// TestProduceSlowSendKeepsNothingElse: what a stream remembers is bounded by what is
+// unanswered, also behind a send that takes long.
+func TestProduceSlowSendKeepsNothingElse(t *testing.T) {
+	p := newProduce(t, ProduceOpen)
+	for seq := int64(2); seq < 20_000; seq++ {
+		p.Receive(epoch0, sendRequest(seq, values(1)...), 10)
+		p.Done(seq, 0, ok(0, seq))
+		drain(p)
+		p.TakeEffects()
+		p.WakeAt()
+	}
+	if len(p.order) > 2000 || len(p.sends) != 1 || len(p.byID) != 1 {
+		t.Errorf("%d numbers, %d sends and %d ids are kept", len(p.order), len(p.sends), len(p.byID))
+	}
+	if at := p.WakeAt(); !at.Equal(epoch0.Add(2*time.Minute + deadlineSlack)) {
+		t.Errorf("wakes at %s", at)
+	}
+}
+
 // TestProduceRefusedSends: what is wrong with one send is told in its result, and
 // the stream goes on; ids in use end it, after what was on its way.
 func TestProduceRefusedSends(t *testing.T) {
