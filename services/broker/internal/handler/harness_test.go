@@ -52,6 +52,7 @@ type harnessOptions struct {
 	maxInFlight int
 	bootID      string
 	fetchMemory int64
+	diskTimeout time.Duration
 	dirs        []string
 }
 
@@ -88,7 +89,7 @@ func start(t testing.TB, ctl *brokertest.Controller, o harnessOptions) *harness 
 	}
 	h.manager = replica.NewManager(replica.Config{
 		Self: partition.Replica{Broker: brokerID, Incarnation: o.incarnation}, Store: h.store, Logger: discard(), Metrics: metrics, Tracer: o.tracer,
-		WatermarkInterval: 20 * time.Millisecond, RecoveryInterval: 50 * time.Millisecond, DiskTimeout: time.Minute, CreateParallelism: 4,
+		WatermarkInterval: 20 * time.Millisecond, RecoveryInterval: 50 * time.Millisecond, DiskTimeout: cmp.Or(o.diskTimeout, time.Minute), CreateParallelism: 4,
 		Confirm: func(ctx context.Context, ids [][]byte) error {
 			_, err := controllers.ConfirmDeletion(ctx, &controllerv1.ConfirmDeletionRequest{Broker: self, TopicIds: ids})
 			return err

@@ -351,6 +351,26 @@ func TestDeadlineIsHonest(t *testing.T) {
 	p.mustStore(id, 0, "goes on")
 }
 
+func TestHungDiskIsNoticed(t *testing.T) {
+	gate := brokertest.NewSyncGate(memfs.New())
+	h := start(t, brokertest.Start(t), harnessOptions{fs: gate, diskTimeout: 100 * time.Millisecond})
+	t.Cleanup(gate.Release)
+	id := h.topic("t", 1, nil)
+	p := h.producer()
+	p.mustStore(id, 0, "x")
+	if !h.manager.DisksOK() {
+		t.Error("a disk counts as hung before it is")
+	}
+	gate.Hold(".log")
+	c := p.send(id, 0, encode(t, "y"), nil)
+	brokertest.Await(t, "the watchdog barks", func() bool { return !h.manager.DisksOK() })
+	gate.Release()
+	if r := p.result(c); r.GetError() != nil {
+		t.Error(r)
+	}
+	brokertest.Await(t, "the watchdog is content", h.manager.DisksOK)
+}
+
 func TestLogAppendTime(t *testing.T) {
 	h := start(t, brokertest.Start(t), harnessOptions{})
 	id := h.topic("t", 1, map[string]string{"message.timestamp.type": "LogAppendTime"})
