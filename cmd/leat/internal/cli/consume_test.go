@@ -101,6 +101,7 @@ func TestConsumeResumesABrokenStream(t *testing.T) {
 func TestConsumeCommitsOnSignals(t *testing.T) {
 	for _, signal := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		f := startFake(t)
+		f.failCommits = 1
 		f.topic("t", 1)
 		f.fill("t", 0, "a", "b", "c")
 		c := start(f.addr, nil, "consume", "t", "--group", "g", "--from-beginning")
@@ -120,7 +121,7 @@ func TestConsumeCommitsBeforeItGivesAPartitionUp(t *testing.T) {
 	f.topic("t", 2)
 	f.fill("t", 0, "a", "b", "c", "d")
 	f.fill("t", 1, "e")
-	f.revokeAfter = 2
+	f.revokeAfter, f.failCommits = 2, 2
 	c := start(f.addr, nil, "consume", "t", "--group", "g", "--from-beginning")
 	eventually(t, "the revocation", func() bool {
 		f.mu.Lock()

@@ -46,6 +46,8 @@ type fakeGateway struct {
 	// fence ends the n-th consume stream, from 1, after its records, with this
 	// error; nil is never.
 	fence func(stream int) *rpc.Error
+	// failCommits is how many commits are refused for now.
+	failCommits int
 	// revokeAfter asks for partition 0 back after so many of its records; 0 is never.
 	revokeAfter int
 	// cluster is what DescribeCluster answers.

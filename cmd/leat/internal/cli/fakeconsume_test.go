@@ -168,6 +168,12 @@ func (r *fakeReader) receive(m *gatewayv1.ConsumeRequest) (bool, error) {
 	switch m := m.GetMessage().(type) {
 	case *gatewayv1.ConsumeRequest_Commit:
 		f.commits++
+		if f.commits <= f.failCommits {
+			e := rpc.Errorf(typev1.ErrorReason_ERROR_REASON_COORDINATOR_LOADING, "the fake is loading")
+			return false, r.stream.Send(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_CommitResult{
+				CommitResult: &gatewayv1.ConsumeCommitResult{Sequence: m.Commit.GetSequence(), Error: rpc.ToProto(e)},
+			}})
+		}
 		for _, p := range m.Commit.GetPositions() {
 			f.commitLocked(r.open.GetGroup(), place{p.GetTopic(), p.GetPartition()}, p.GetNextOffset())
 		}

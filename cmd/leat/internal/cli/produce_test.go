@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -171,13 +172,13 @@ func TestProduceMovesOnWhenTheGatewayDrains(t *testing.T) {
 		return store
 	}
 	acks := filepath.Join(t.TempDir(), "acks")
-	var input strings.Builder
-	for range 3000 { // more than a send
-		input.WriteString("x\n")
+	var lines []string
+	for n := range 3000 { // more than a send
+		lines = append(lines, fmt.Sprint(n))
 	}
-	leat(t, 0, f.addr, input.String(), "produce", "t", "--acks-out", acks)
-	if n := len(f.values("t", 0)); n != 3000 {
-		t.Errorf("%d records are stored", n)
+	leat(t, 0, f.addr, strings.Join(lines, "\n"), "produce", "t", "--acks-out", acks)
+	if got := f.values("t", 0); !slices.Equal(got, lines) {
+		t.Errorf("%d records are stored, or their order is not the input's", len(got))
 	}
 	for _, line := range acksOf(t, acks) {
 		if strings.Contains(line, "maybe") {

@@ -281,10 +281,7 @@ func (e *engine) flush() error {
 		e.out = e.out[:0]
 		if errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe) {
 			e.summary.OutputClosed = true
-			e.finish()
-			for _, pl := range e.places {
-				pl.next = pl.flushed // what was not printed must not be committed
-			}
+			e.finish() // what was not printed stays uncommitted
 			return nil
 		}
 		if err != nil {
