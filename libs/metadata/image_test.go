@@ -58,8 +58,10 @@ func TestNamesThroughDeletionAndRecreation(t *testing.T) {
 	i := step(newImage(), &controllerv1.MetadataChanges{Topics: []*controllerv1.Topic{topicMsg(idA, "x", 1)}})
 	deleting := topicMsg(idA, "x", 1)
 	deleting.Deleting = true
-	i = step(i, &controllerv1.MetadataChanges{Topics: []*controllerv1.Topic{deleting},
-		Deletions: []*controllerv1.Deletion{{TopicId: idA.Bytes(), Name: "x", PendingBrokers: []int32{1}}}})
+	i = step(i, &controllerv1.MetadataChanges{
+		Topics:    []*controllerv1.Topic{deleting},
+		Deletions: []*controllerv1.Deletion{{TopicId: idA.Bytes(), Name: "x", PendingBrokers: []int32{1}}},
+	})
 	if i.TopicByName("x") != nil || i.TopicByID(idA) == nil || len(i.Deletions()) != 1 {
 		t.Fatal("a topic that is being deleted is found by name")
 	}
@@ -88,8 +90,10 @@ func TestNonsenseIsLeftAside(t *testing.T) {
 	d := edit(newImage())
 	d.apply(&controllerv1.MetadataChanges{
 		Topics: []*controllerv1.Topic{{TopicId: []byte{1}, Name: "short"}, topicMsg(idA, "a", 1), {TopicId: idB.Bytes(), Name: "neg", Partitions: -5}},
-		Partitions: []*controllerv1.Partition{partitionMsg(idA, 1, 1), partitionMsg(idA, -1, 1), partitionMsg(topicid.ID{9}, 0, 1),
-			{TopicId: []byte{2}}},
+		Partitions: []*controllerv1.Partition{
+			partitionMsg(idA, 1, 1), partitionMsg(idA, -1, 1), partitionMsg(topicid.ID{9}, 0, 1),
+			{TopicId: []byte{2}},
+		},
 		RemovedTopics: [][]byte{{1, 2}}, RemovedDeletions: [][]byte{nil}, Deletions: []*controllerv1.Deletion{{}},
 	})
 	i := d.done(Position{1, 1})

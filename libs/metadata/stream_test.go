@@ -64,8 +64,10 @@ func topics(list ...*controllerv1.Topic) *controllerv1.MetadataChanges {
 }
 
 func newTestWatcher() *Watcher {
-	return NewWatcher(Options{Kind: controllerv1.ServiceKind_SERVICE_KIND_GATEWAY, Process: &typev1.Process{Id: 1, Incarnation: 1},
-		Logger: slog.New(slog.DiscardHandler)})
+	return NewWatcher(Options{
+		Kind: controllerv1.ServiceKind_SERVICE_KIND_GATEWAY, Process: &typev1.Process{Id: 1, Incarnation: 1},
+		Logger: slog.New(slog.DiscardHandler),
+	})
 }
 
 func take(t *testing.T, s *session, m *msg) {
@@ -301,13 +303,15 @@ func TestControllersFollowHints(t *testing.T) {
 	pool := rpc.NewConnPool(rpc.DialConfig{})
 	defer pool.Close()
 	ask := func(addr string) error {
-		c := NewControllers(ControllersOptions{Pool: pool, Logger: slog.New(slog.DiscardHandler),
+		c := NewControllers(ControllersOptions{
+			Pool: pool, Logger: slog.New(slog.DiscardHandler),
 			Discover: func(context.Context) ([]string, error) {
 				if addr == "" {
 					return nil, fmt.Errorf("none")
 				}
 				return []string{addr}, nil
-			}})
+			},
+		})
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		if addr == "" {
 			ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -407,7 +411,8 @@ func TestGetMetadata(t *testing.T) {
 		Brokers:    []*controllerv1.Broker{{Broker: &typev1.Process{Id: 1}, Address: "h:1"}, {Broker: &typev1.Process{Id: 2}, Fenced: true}},
 		Registrations: []*controllerv1.Registration{
 			{Kind: controllerv1.ServiceKind_SERVICE_KIND_COORDINATOR, Process: &typev1.Process{Id: 7}, Address: "k:1"},
-			{Kind: controllerv1.ServiceKind_SERVICE_KIND_GATEWAY, Process: &typev1.Process{Id: 8}, Address: "g:1"}},
+			{Kind: controllerv1.ServiceKind_SERVICE_KIND_GATEWAY, Process: &typev1.Process{Id: 8}, Address: "g:1"},
+		},
 	})))
 	resp, err := srv.GetMetadata(t.Context(), &brokerv1.GetMetadataRequest{Topics: []string{"a", "zzz"}, TopicIds: [][]byte{idB.Bytes(), {1}}})
 	if err != nil {

@@ -241,8 +241,12 @@ func TestOpsServer(t *testing.T) {
 		code int
 		text string
 	}{
-		{"/healthz", 200, "ok"}, {"/readyz", 503, "not ready"}, {"/metrics", 200, `leat_build_info{kind="broker",version="v1"} 1`},
-		{"/debug/pprof/", 200, "goroutine"}, {"/debug/pprof/cmdline", 200, ""}, {"/nonsense", 404, ""},
+		{"/healthz", 200, "ok"},
+		{"/readyz", 503, "not ready"},
+		{"/metrics", 200, `leat_build_info{kind="broker",version="v1"} 1`},
+		{"/debug/pprof/", 200, "goroutine"},
+		{"/debug/pprof/cmdline", 200, ""},
+		{"/nonsense", 404, ""},
 	} {
 		if code, body := get(tt.path); code != tt.code || !strings.Contains(body, tt.text) {
 			t.Errorf("%s: %d %.100q", tt.path, code, body)

@@ -171,8 +171,10 @@ func (e *Election) read(ctx context.Context) (*incumbent, error) {
 		return nil, err
 	}
 	return &incumbent{
-		target: Target{Kind: controllerv1.ServiceKind_SERVICE_KIND_CONTROLLER, Address: record.GetAddress(),
-			Process: &typev1.Process{Id: record.GetController().GetId(), Incarnation: record.GetController().GetIncarnation()}},
+		target: Target{
+			Kind: controllerv1.ServiceKind_SERVICE_KIND_CONTROLLER, Address: record.GetAddress(),
+			Process: &typev1.Process{Id: record.GetController().GetId(), Incarnation: record.GetController().GetIncarnation()},
+		},
 		createRevision: got.Kvs[0].CreateRevision,
 		readRevision:   got.Header.Revision,
 	}, nil

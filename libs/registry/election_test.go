@@ -30,8 +30,10 @@ type candidate struct {
 
 func stand(t *testing.T, client *clientv3.Client, id int32, addr string, ttl time.Duration) *candidate {
 	t.Helper()
-	e := NewElection(ElectionConfig{Client: client, Keys: NewKeys(prefix), Process: &typev1.Process{Id: id, Incarnation: uint64(id)},
-		Address: addr, TTL: ttl, Prober: NewProber(rpc.DialConfig{}), Logger: slog.New(slog.DiscardHandler)})
+	e := NewElection(ElectionConfig{
+		Client: client, Keys: NewKeys(prefix), Process: &typev1.Process{Id: id, Incarnation: uint64(id)},
+		Address: addr, TTL: ttl, Prober: NewProber(rpc.DialConfig{}), Logger: slog.New(slog.DiscardHandler),
+	})
 	c := &candidate{}
 	c.stop = run(t, func(ctx context.Context) error {
 		return e.Run(ctx, func(ctx context.Context, term *Term) {
@@ -95,8 +97,10 @@ func TestNeverLeaderWithoutTheKey(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, etcdtest.Start(t))
 	addr, _ := listen(t, controller, 1, 1)
-	e := NewElection(ElectionConfig{Client: client, Keys: NewKeys(prefix), Process: &typev1.Process{Id: 1, Incarnation: 1},
-		Address: addr, TTL: time.Second, Prober: NewProber(rpc.DialConfig{}), Logger: slog.New(slog.DiscardHandler)})
+	e := NewElection(ElectionConfig{
+		Client: client, Keys: NewKeys(prefix), Process: &typev1.Process{Id: 1, Incarnation: 1},
+		Address: addr, TTL: time.Second, Prober: NewProber(rpc.DialConfig{}), Logger: slog.New(slog.DiscardHandler),
+	})
 	l, err := grant(t.Context(), client, time.Second)
 	if err != nil {
 		t.Fatal(err)

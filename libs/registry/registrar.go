@@ -255,8 +255,10 @@ func (r *Registrar) judge(ctx context.Context, l *lease, other *keyValue, waitin
 	if err := CheckFormat(r.key(), record.GetFormatVersion()); err != nil {
 		return false, err
 	}
-	them := Target{Kind: r.cfg.Kind, Address: record.GetAddress(),
-		Process: &typev1.Process{Id: record.GetProcess().GetId(), Incarnation: record.GetProcess().GetIncarnation()}}
+	them := Target{
+		Kind: r.cfg.Kind, Address: record.GetAddress(),
+		Process: &typev1.Process{Id: record.GetProcess().GetId(), Incarnation: record.GetProcess().GetIncarnation()},
+	}
 	verdict := Replaced
 	if them.Process.GetIncarnation() != r.cfg.Process.GetIncarnation() {
 		verdict = r.cfg.Prober.Probe(ctx, them)

@@ -177,8 +177,10 @@ func TestErrorThroughStream(t *testing.T) {
 
 // The leader hint is in the ErrorInfo too, for whoever reads only that.
 func TestLeaderInErrorInfoAlone(t *testing.T) {
-	st, err := status.New(codes.Aborted, "moved").WithDetails(&errdetails.ErrorInfo{Domain: "leat", Reason: "NOT_LEADER",
-		Metadata: map[string]string{"leader_address": "10.0.0.1:1", "leader_id": "3", "leader_epoch": "x"}})
+	st, err := status.New(codes.Aborted, "moved").WithDetails(&errdetails.ErrorInfo{
+		Domain: "leat", Reason: "NOT_LEADER",
+		Metadata: map[string]string{"leader_address": "10.0.0.1:1", "leader_id": "3", "leader_epoch": "x"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,8 @@ func TestAdminErrors(t *testing.T) {
 	}
 	// case 17
 	_, err := admin.CreateTopics(m.ctx(), &controllerv1.CreateTopicsRequest{Topics: []*controllerv1.NewTopic{
-		{Name: "x", Partitions: proto32(5000)}, {Name: "y", Partitions: proto32(5000)}, {Name: "z", Partitions: proto32(1)}}})
+		{Name: "x", Partitions: proto32(5000)}, {Name: "y", Partitions: proto32(5000)}, {Name: "z", Partitions: proto32(1)},
+	}})
 	if !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_INVALID_PARTITIONS) {
 		t.Errorf("too many partitions: %v", err)
 	}

@@ -144,8 +144,10 @@ func (m *mesh) watcher(kind controllerv1.ServiceKind, process *typev1.Process) *
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	w := metadata.NewWatcher(metadata.Options{Kind: kind, Process: process, Pool: m.pool, Logger: m.logger("watcher"),
-		Discover: registry.Discovery(client, registry.NewKeys("/leat"), nil)})
+	w := metadata.NewWatcher(metadata.Options{
+		Kind: kind, Process: process, Pool: m.pool, Logger: m.logger("watcher"),
+		Discover: registry.Discovery(client, registry.NewKeys("/leat"), nil),
+	})
 	ctx, cancel := context.WithCancel(m.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
@@ -170,8 +172,10 @@ func (m *mesh) controllers(w *metadata.Watcher) *metadata.Controllers {
 		m.t.Fatal(err)
 	}
 	m.t.Cleanup(func() { _ = client.Close() })
-	return metadata.NewControllers(metadata.ControllersOptions{Watcher: w, Pool: m.pool, Logger: m.logger("controllers"),
-		Discover: registry.Discovery(client, registry.NewKeys("/leat"), nil)})
+	return metadata.NewControllers(metadata.ControllersOptions{
+		Watcher: w, Pool: m.pool, Logger: m.logger("controllers"),
+		Discover: registry.Discovery(client, registry.NewKeys("/leat"), nil),
+	})
 }
 
 // ctx is a context for one call.
@@ -223,9 +227,11 @@ func (m *mesh) fake(kind controllerv1.ServiceKind, id int32, incarnation uint64,
 		m.t.Fatal(err)
 	}
 	f.etcd = client
-	f.reg = registry.NewRegistrar(registry.RegistrarConfig{Client: client, Keys: registry.NewKeys("/leat"), Kind: kind, Process: f.process,
+	f.reg = registry.NewRegistrar(registry.RegistrarConfig{
+		Client: client, Keys: registry.NewKeys("/leat"), Kind: kind, Process: f.process,
 		Address: f.addr, TTL: 2 * time.Second, Prober: registry.NewProber(rpc.DialConfig{}), Logger: m.logger(fmt.Sprint(registry.KindName(kind), id)),
-		Healthy: func() bool { return !f.silent.Load() }})
+		Healthy: func() bool { return !f.silent.Load() },
+	})
 	f.watch = m.watcher(kind, f.process)
 	ctx, cancel := context.WithCancel(m.t.Context())
 	f.cancel = cancel
@@ -255,8 +261,10 @@ func (f *fake) vouch(ctx context.Context, controllers *metadata.Controllers) {
 		b := image.Broker(f.process.GetId())
 		if b.GetFenced() || b.GetBroker().GetIncarnation() != f.process.GetIncarnation() {
 			f.mu.Lock()
-			req := &controllerv1.RegisterBrokerRequest{Handshake: rpc.LocalHandshake(), Broker: f.process, Address: f.addr,
-				RegistrationRevision: revision, Vouches: f.vouches}
+			req := &controllerv1.RegisterBrokerRequest{
+				Handshake: rpc.LocalHandshake(), Broker: f.process, Address: f.addr,
+				RegistrationRevision: revision, Vouches: f.vouches,
+			}
 			f.mu.Unlock()
 			call, cancel := context.WithTimeout(ctx, patience)
 			_, _ = controllers.RegisterBroker(call, req) // the image tells how it went
@@ -305,8 +313,10 @@ func (s *healthServer) WatchHealth(stream grpc.BidiStreamingServer[brokerv1.Watc
 		}
 		resp := &brokerv1.WatchHealthResponse{Message: &brokerv1.WatchHealthResponse_Initial{Initial: &brokerv1.HealthInitialResponse{Handshake: rpc.LocalHandshake(), Broker: s.f.process}}}
 		if p := req.GetProbe(); p != nil {
-			resp.Message = &brokerv1.WatchHealthResponse_Answer{Answer: &brokerv1.HealthAnswer{ProbeId: p.GetProbeId(), Broker: s.f.process,
-				DisksOk: true, Position: s.f.watch.Image().Position().ClientProto()}}
+			resp.Message = &brokerv1.WatchHealthResponse_Answer{Answer: &brokerv1.HealthAnswer{
+				ProbeId: p.GetProbeId(), Broker: s.f.process,
+				DisksOk: true, Position: s.f.watch.Image().Position().ClientProto(),
+			}}
 		}
 		if err := stream.Send(resp); err != nil {
 			return err

@@ -167,8 +167,10 @@ func TestProposals(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
 	id := w.create(t, "a", 1, 3)
 	p := w.Partition(id, 0).Value
-	base := ISRProposal{Leader: p.Leader, Topic: id, LeaderEpoch: p.LeaderEpoch, PartitionEpoch: p.PartitionEpoch,
-		ISR: []Process{p.Leader, w.Broker(2).Value.Process}}
+	base := ISRProposal{
+		Leader: p.Leader, Topic: id, LeaderEpoch: p.LeaderEpoch, PartitionEpoch: p.PartitionEpoch,
+		ISR: []Process{p.Leader, w.Broker(2).Value.Process},
+	}
 	for reason, change := range map[string]func(*ISRProposal){
 		"STALE_LEADER_EPOCH":    func(c *ISRProposal) { c.LeaderEpoch-- },
 		"STALE_INCARNATION":     func(c *ISRProposal) { c.Leader.Incarnation++ },

@@ -21,8 +21,10 @@ type model struct {
 var modelNames = []string{"a", "a.b", "a_b", "c"}
 
 func newModel(t *rapid.T) *model {
-	return &model{world: newWorld(t), alive: map[int32]bool{}, epochs: map[string]int32{},
-		shards: map[partitionKey]int64{}, seen: map[partitionKey]Partition{}, wiped: map[int32]bool{}}
+	return &model{
+		world: newWorld(t), alive: map[int32]bool{}, epochs: map[string]int32{},
+		shards: map[partitionKey]int64{}, seen: map[partitionKey]Partition{}, wiped: map[int32]bool{},
+	}
 }
 
 func (m *model) brokerID(t *rapid.T) int32 { return rapid.Int32Range(1, 4).Draw(t, "broker") }
@@ -98,8 +100,10 @@ func (m *model) coordinator(t *rapid.T) {
 }
 
 func (m *model) createTopic(t *rapid.T) {
-	n := NewTopic{Name: rapid.SampledFrom(modelNames).Draw(t, "name"), ID: m.newID(), Shift: rapid.IntRange(0, 9).Draw(t, "shift"),
-		Partitions: rapid.Int32Range(1, 3).Draw(t, "partitions"), ReplicationFactor: rapid.Int32Range(1, 3).Draw(t, "replicas")}
+	n := NewTopic{
+		Name: rapid.SampledFrom(modelNames).Draw(t, "name"), ID: m.newID(), Shift: rapid.IntRange(0, 9).Draw(t, "shift"),
+		Partitions: rapid.Int32Range(1, 3).Draw(t, "partitions"), ReplicationFactor: rapid.Int32Range(1, 3).Draw(t, "replicas"),
+	}
 	if n.ReplicationFactor == 3 && rapid.Bool().Draw(t, "min") {
 		n.Configs = map[string]string{"min.insync.replicas": "2"}
 	}

@@ -124,8 +124,11 @@ func TestReplicationFactor(t *testing.T) {
 func TestConfigsAreChecked(t *testing.T) {
 	w := newWorld(t, 1)
 	for _, c := range []map[string]string{
-		{"retention.msec": "1"}, {"replica.lag.max.messages": "4000"}, {"segment.bytes": "x"},
-		{"flush.ms": "1"}, {"min.insync.replicas": "2"},
+		{"retention.msec": "1"},
+		{"replica.lag.max.messages": "4000"},
+		{"segment.bytes": "x"},
+		{"flush.ms": "1"},
+		{"min.insync.replicas": "2"},
 	} {
 		_, outcomes, err := createTopics(w.State, testLimits(), []NewTopic{{Name: "a", Configs: c, ID: w.newID()}})
 		if err != nil {

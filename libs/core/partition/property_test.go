@@ -94,8 +94,10 @@ func TestRandomHistories(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"produce": func(t *rapid.T) {
 				m.nextReq++
-				p := &Produce{Req: m.nextReq, LeaderEpoch: -1, Acks: Acks(rapid.IntRange(0, 2).Draw(t, "acks")), Now: m.now,
-					Deadline: m.now + time.Duration(rapid.IntRange(1, 5).Draw(t, "timeout")), Records: int32(rapid.IntRange(1, 4).Draw(t, "records"))}
+				p := &Produce{
+					Req: m.nextReq, LeaderEpoch: -1, Acks: Acks(rapid.IntRange(0, 2).Draw(t, "acks")), Now: m.now,
+					Deadline: m.now + time.Duration(rapid.IntRange(1, 5).Draw(t, "timeout")), Records: int32(rapid.IntRange(1, 4).Draw(t, "records")),
+				}
 				m.pending[p.Req] = p
 				m.step(t, p)
 			},
@@ -143,8 +145,10 @@ func TestRandomHistories(t *testing.T) {
 				if m.leads {
 					leader = self
 				}
-				m.step(t, &Record{Generation: 1, Revision: m.partEpoch, PartEpoch: m.partEpoch, LeaderEpoch: m.epoch, Leader: leader,
-					ISR: []int32{1}, MinISR: int32(rapid.IntRange(1, 2).Draw(t, "min"))})
+				m.step(t, &Record{
+					Generation: 1, Revision: m.partEpoch, PartEpoch: m.partEpoch, LeaderEpoch: m.epoch, Leader: leader,
+					ISR: []int32{1}, MinISR: int32(rapid.IntRange(1, 2).Draw(t, "min")),
+				})
 			},
 			"tick": func(t *rapid.T) {
 				m.now += time.Duration(rapid.IntRange(0, 3).Draw(t, "later"))

@@ -168,8 +168,10 @@ func Validate(defaults, topic map[string]string) error {
 	}
 	for _, key := range []string{FlushMessages, FlushMs} {
 		if _, set := topic[key]; set && c.FsyncBeforeAck() {
-			errs = append(errs, &ConflictError{Key: key, Other: Durability + "=fsync",
-				Why: "every record is on the disk before it is acknowledged; leave it out, or create the topic with durability=os"})
+			errs = append(errs, &ConflictError{
+				Key: key, Other: Durability + "=fsync",
+				Why: "every record is on the disk before it is acknowledged; leave it out, or create the topic with durability=os",
+			})
 		}
 	}
 	return errors.Join(errs...)

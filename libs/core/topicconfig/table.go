@@ -63,48 +63,90 @@ const (
 // Definitions returns the table, sorted by key. The slice is the caller's.
 func Definitions() []Definition {
 	return []Definition{
-		{Key: CleanupPolicy, Kind: KindList, Default: "delete", Allowed: []string{"delete", "compact"},
-			Description: "What happens to old records: delete drops whole segments by age and size, compact keeps the newest record of each key; both may be given."},
-		{Key: CompressionType, Kind: KindString, Default: "producer", Allowed: []string{"producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"},
-			Description: "Codec of stored batches; producer keeps what the producer chose."},
-		{Key: DeleteRetentionMs, Kind: KindLong, Default: "86400000", Max: maxLong,
-			Description: "How long a tombstone stays readable in a compacted topic, in milliseconds."},
-		{Key: Durability, Kind: KindString, Default: "fsync", Allowed: []string{"fsync", "os"}, Fixed: true,
-			Description: "When a record counts as stored: fsync once it is on the disk, os once it is in the page cache of the operating system. Fixed when the topic is created."},
-		{Key: FileDeleteDelayMs, Kind: KindLong, Default: "60000", Max: maxLong,
-			Description: "How long the file of a dropped segment is kept, in milliseconds."},
-		{Key: FlushMessages, Kind: KindLong, Default: unlimited, Min: 1, Max: maxLong,
-			Description: "With durability=os, the most records that are not yet on the disk."},
-		{Key: FlushMs, Kind: KindLong, Default: unlimited, Max: maxLong,
-			Description: "With durability=os, the longest time a record is not yet on the disk, in milliseconds."},
-		{Key: IndexIntervalBytes, Kind: KindInt, Default: "4096", Max: maxInt,
-			Description: "Bytes of log between two entries of the offset index."},
-		{Key: MaxCompactionLagMs, Kind: KindLong, Default: unlimited, Min: 1, Max: maxLong,
-			Description: "Longest time a record stays uncompacted, in milliseconds."},
-		{Key: MaxMessageBytes, Kind: KindInt, Default: "1048576", Min: 128, Max: maxMessageBytes,
-			Description: "Largest encoded batch of records, in bytes, after compression."},
-		{Key: MessageTimestampType, Kind: KindString, Default: "CreateTime", Allowed: []string{"CreateTime", "LogAppendTime"},
-			Description: "Whether a record's timestamp is the producer's or that of the append."},
-		{Key: MinCleanableDirtyRatio, Kind: KindDouble, Default: "0.5", Max: 1,
-			Description: "Share of a compacted log that must be uncompacted before it is cleaned."},
-		{Key: MinCompactionLagMs, Kind: KindLong, Default: "0", Max: maxLong,
-			Description: "Shortest time a record stays uncompacted, in milliseconds."},
-		{Key: MinInsyncReplicas, Kind: KindInt, Default: "1", Min: 1, Max: maxInt,
-			Description: "In-sync replicas that a write with acks=all needs; not above the replication factor."},
-		{Key: RetentionBytes, Kind: KindLong, Default: "-1", Min: -1, Max: maxLong,
-			Description: "Bytes that a partition keeps before it drops its oldest segments; -1: no limit."},
-		{Key: RetentionMs, Kind: KindLong, Default: "604800000", Min: -1, Max: maxLong,
-			Description: "How long a partition keeps records, in milliseconds; -1: for ever."},
-		{Key: SegmentBytes, Kind: KindInt, Default: "1073741824", Min: 1024, Max: maxInt,
-			Description: "Size at which a new segment is begun, in bytes."},
-		{Key: SegmentIndexBytes, Kind: KindInt, Default: "10485760", Min: 64, Max: maxInt,
-			Description: "Size of a segment's offset index, in bytes; a full index begins a new segment."},
-		{Key: SegmentJitterMs, Kind: KindLong, Default: "0", Max: maxLong,
-			Description: "Most milliseconds taken off segment.ms at random, so that segments do not roll all at once."},
-		{Key: SegmentMs, Kind: KindLong, Default: "604800000", Min: 1, Max: maxLong,
-			Description: "Age at which a new segment is begun, in milliseconds."},
-		{Key: UncleanLeaderElectionEnable, Kind: KindBoolean, Default: "false",
-			Description: "Whether a replica that may lack acknowledged records can become leader when no other is left. This loses records."},
+		{
+			Key: CleanupPolicy, Kind: KindList, Default: "delete", Allowed: []string{"delete", "compact"},
+			Description: "What happens to old records: delete drops whole segments by age and size, compact keeps the newest record of each key; both may be given.",
+		},
+		{
+			Key: CompressionType, Kind: KindString, Default: "producer", Allowed: []string{"producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"},
+			Description: "Codec of stored batches; producer keeps what the producer chose.",
+		},
+		{
+			Key: DeleteRetentionMs, Kind: KindLong, Default: "86400000", Max: maxLong,
+			Description: "How long a tombstone stays readable in a compacted topic, in milliseconds.",
+		},
+		{
+			Key: Durability, Kind: KindString, Default: "fsync", Allowed: []string{"fsync", "os"}, Fixed: true,
+			Description: "When a record counts as stored: fsync once it is on the disk, os once it is in the page cache of the operating system. Fixed when the topic is created.",
+		},
+		{
+			Key: FileDeleteDelayMs, Kind: KindLong, Default: "60000", Max: maxLong,
+			Description: "How long the file of a dropped segment is kept, in milliseconds.",
+		},
+		{
+			Key: FlushMessages, Kind: KindLong, Default: unlimited, Min: 1, Max: maxLong,
+			Description: "With durability=os, the most records that are not yet on the disk.",
+		},
+		{
+			Key: FlushMs, Kind: KindLong, Default: unlimited, Max: maxLong,
+			Description: "With durability=os, the longest time a record is not yet on the disk, in milliseconds.",
+		},
+		{
+			Key: IndexIntervalBytes, Kind: KindInt, Default: "4096", Max: maxInt,
+			Description: "Bytes of log between two entries of the offset index.",
+		},
+		{
+			Key: MaxCompactionLagMs, Kind: KindLong, Default: unlimited, Min: 1, Max: maxLong,
+			Description: "Longest time a record stays uncompacted, in milliseconds.",
+		},
+		{
+			Key: MaxMessageBytes, Kind: KindInt, Default: "1048576", Min: 128, Max: maxMessageBytes,
+			Description: "Largest encoded batch of records, in bytes, after compression.",
+		},
+		{
+			Key: MessageTimestampType, Kind: KindString, Default: "CreateTime", Allowed: []string{"CreateTime", "LogAppendTime"},
+			Description: "Whether a record's timestamp is the producer's or that of the append.",
+		},
+		{
+			Key: MinCleanableDirtyRatio, Kind: KindDouble, Default: "0.5", Max: 1,
+			Description: "Share of a compacted log that must be uncompacted before it is cleaned.",
+		},
+		{
+			Key: MinCompactionLagMs, Kind: KindLong, Default: "0", Max: maxLong,
+			Description: "Shortest time a record stays uncompacted, in milliseconds.",
+		},
+		{
+			Key: MinInsyncReplicas, Kind: KindInt, Default: "1", Min: 1, Max: maxInt,
+			Description: "In-sync replicas that a write with acks=all needs; not above the replication factor.",
+		},
+		{
+			Key: RetentionBytes, Kind: KindLong, Default: "-1", Min: -1, Max: maxLong,
+			Description: "Bytes that a partition keeps before it drops its oldest segments; -1: no limit.",
+		},
+		{
+			Key: RetentionMs, Kind: KindLong, Default: "604800000", Min: -1, Max: maxLong,
+			Description: "How long a partition keeps records, in milliseconds; -1: for ever.",
+		},
+		{
+			Key: SegmentBytes, Kind: KindInt, Default: "1073741824", Min: 1024, Max: maxInt,
+			Description: "Size at which a new segment is begun, in bytes.",
+		},
+		{
+			Key: SegmentIndexBytes, Kind: KindInt, Default: "10485760", Min: 64, Max: maxInt,
+			Description: "Size of a segment's offset index, in bytes; a full index begins a new segment.",
+		},
+		{
+			Key: SegmentJitterMs, Kind: KindLong, Default: "0", Max: maxLong,
+			Description: "Most milliseconds taken off segment.ms at random, so that segments do not roll all at once.",
+		},
+		{
+			Key: SegmentMs, Kind: KindLong, Default: "604800000", Min: 1, Max: maxLong,
+			Description: "Age at which a new segment is begun, in milliseconds.",
+		},
+		{
+			Key: UncleanLeaderElectionEnable, Kind: KindBoolean, Default: "false",
+			Description: "Whether a replica that may lack acknowledged records can become leader when no other is left. This loses records.",
+		},
 	}
 }
 

@@ -31,7 +31,8 @@ type adminServer struct {
 func memorable(req interface {
 	GetRequestId() string
 	GetValidateOnly() bool
-}) string {
+},
+) string {
 	if req.GetValidateOnly() {
 		return ""
 	}
@@ -41,7 +42,8 @@ func memorable(req interface {
 // mutate carries out an admin mutation with the memory of its request id.
 // build gives the answer once all is written.
 func (s *adminServer) mutate(ctx context.Context, requestID, name string,
-	plan func(*cluster.State, int) (cluster.Plan, error), build func(*controllerv1.Position) proto.Message) (proto.Message, error) {
+	plan func(*cluster.State, int) (cluster.Plan, error), build func(*controllerv1.Position) proto.Message,
+) (proto.Message, error) {
 	// The memory is looked at in the loop, where an earlier attempt of the same
 	// request has ended.
 	var earlier proto.Message
@@ -193,8 +195,10 @@ func (c *creation) newTopic(state *cluster.State, t *controllerv1.NewTopic) (clu
 	if derived, ok := c.derived(state, t.GetName()); ok && state.Deletion(derived) == nil && state.Topic(derived) == nil && len(state.Partitions(derived)) == 0 {
 		id = derived
 	}
-	n := cluster.NewTopic{Name: t.GetName(), Configs: t.GetConfigs(), ID: id, Shift: shift,
-		Partitions: cluster.Unset, ReplicationFactor: cluster.Unset}
+	n := cluster.NewTopic{
+		Name: t.GetName(), Configs: t.GetConfigs(), ID: id, Shift: shift,
+		Partitions: cluster.Unset, ReplicationFactor: cluster.Unset,
+	}
 	// A zero that was given is not an absent number; the core refuses it.
 	if t.Partitions != nil {
 		n.Partitions = t.GetPartitions()

@@ -23,8 +23,10 @@ func wideState(topics, partitions int32) *cluster.State {
 		id := topicid.ID{1, byte(i >> 8), byte(i)}
 		s.Set(cluster.Topic{ID: id, Name: fmt.Sprintf("topic-%d", i), Partitions: partitions}, 1, 1)
 		for n := range partitions {
-			s.Set(cluster.Partition{Topic: id, Number: n, Leader: cluster.Process{ID: n%3 + 1, Incarnation: 1 << 60}, LeaderEpoch: 5,
-				Replicas: []int32{n%3 + 1}, ISR: []int32{n%3 + 1}, MinISR: 1, PartitionEpoch: 7}, 1, 1)
+			s.Set(cluster.Partition{
+				Topic: id, Number: n, Leader: cluster.Process{ID: n%3 + 1, Incarnation: 1 << 60}, LeaderEpoch: 5,
+				Replicas: []int32{n%3 + 1}, ISR: []int32{n%3 + 1}, MinISR: 1, PartitionEpoch: 7,
+			}, 1, 1)
 		}
 	}
 	return s

@@ -95,8 +95,10 @@ func registration(req *controllerv1.RegisterBrokerRequest) (cluster.BrokerRegist
 		if v.GetVerdict() == controllerv1.ReplicaVerdict_REPLICA_VERDICT_UNSPECIFIED {
 			return r, invalid("broker %d vouches for %v-%d without a verdict", process.ID, id, v.GetPartition())
 		}
-		r.Vouches = append(r.Vouches, cluster.Vouch{Topic: id, Partition: v.GetPartition(), LastEpoch: v.GetLastEpoch(),
-			End: v.GetEndOffset(), Verdict: cluster.Verdict(v.GetVerdict())})
+		r.Vouches = append(r.Vouches, cluster.Vouch{
+			Topic: id, Partition: v.GetPartition(), LastEpoch: v.GetLastEpoch(),
+			End: v.GetEndOffset(), Verdict: cluster.Verdict(v.GetVerdict()),
+		})
 	}
 	return r, nil
 }
@@ -163,8 +165,10 @@ func (s *controllerServer) ProposeIsr(ctx context.Context, req *controllerv1.Pro
 	if err != nil {
 		return nil, invalid("%v", err)
 	}
-	proposal := cluster.ISRProposal{Leader: leader, Topic: id, Partition: req.GetPartition(),
-		LeaderEpoch: req.GetLeaderEpoch(), PartitionEpoch: req.GetPartitionEpoch()}
+	proposal := cluster.ISRProposal{
+		Leader: leader, Topic: id, Partition: req.GetPartition(),
+		LeaderEpoch: req.GetLeaderEpoch(), PartitionEpoch: req.GetPartitionEpoch(),
+	}
 	for _, p := range req.GetIsr() {
 		proposal.ISR = append(proposal.ISR, cluster.Process{ID: p.GetId(), Incarnation: p.GetIncarnation()})
 	}

@@ -83,8 +83,10 @@ type watcherStream struct {
 }
 
 func (w *watcherStream) initial(self cluster.Process) error {
-	initial := &controllerv1.WatchInitial{Handshake: rpc.LocalHandshake(), Controller: processMessage(self),
-		HeartbeatIntervalMs: int32(heartbeatInterval / time.Millisecond)}
+	initial := &controllerv1.WatchInitial{
+		Handshake: rpc.LocalHandshake(), Controller: processMessage(self),
+		HeartbeatIntervalMs: int32(heartbeatInterval / time.Millisecond),
+	}
 	position := &controllerv1.Position{}
 	w.store.View(func(state *cluster.State, revision int64) {
 		initial.ClusterId = state.Cluster().ID

@@ -62,8 +62,10 @@ func (m *Monitor) stream(ctx context.Context, client brokerv1.HealthStreamServic
 	if err != nil {
 		return false, err
 	}
-	initial := &brokerv1.HealthInitial{Handshake: rpc.LocalHandshake(),
-		Controller: &typev1.Process{Id: m.cfg.Self.ID, Incarnation: m.cfg.Self.Incarnation}}
+	initial := &brokerv1.HealthInitial{
+		Handshake:  rpc.LocalHandshake(),
+		Controller: &typev1.Process{Id: m.cfg.Self.ID, Incarnation: m.cfg.Self.Incarnation},
+	}
 	if err := stream.Send(&brokerv1.WatchHealthRequest{Message: &brokerv1.WatchHealthRequest_Initial{Initial: initial}}); err != nil {
 		return false, err
 	}

@@ -155,15 +155,19 @@ func record(key cluster.Key, m proto.Message) cluster.Record {
 	case *storagev1.ProducerIdRecord:
 		return cluster.ProducerIDs{Next: m.GetNextProducerId()}
 	case *storagev1.RegistrationRecord:
-		r := cluster.Registration{Kind: key.Kind, Process: cluster.Process{ID: key.ID, Incarnation: m.GetProcess().GetIncarnation()},
-			Address: m.GetAddress(), Rack: m.GetRack(), Version: m.GetSoftwareVersion()}
+		r := cluster.Registration{
+			Kind: key.Kind, Process: cluster.Process{ID: key.ID, Incarnation: m.GetProcess().GetIncarnation()},
+			Address: m.GetAddress(), Rack: m.GetRack(), Version: m.GetSoftwareVersion(),
+		}
 		for _, f := range m.GetFeatures() {
 			r.Features = append(r.Features, cluster.Feature{Name: f.GetName(), Min: f.GetMinVersion(), Max: f.GetMaxVersion()})
 		}
 		return r
 	case *storagev1.BrokerRecord:
-		return cluster.Broker{Process: cluster.Process{ID: key.ID, Incarnation: m.GetBroker().GetIncarnation()},
-			Address: m.GetAddress(), Rack: m.GetRack(), Fenced: m.GetFenced(), Draining: m.GetDraining()}
+		return cluster.Broker{
+			Process: cluster.Process{ID: key.ID, Incarnation: m.GetBroker().GetIncarnation()},
+			Address: m.GetAddress(), Rack: m.GetRack(), Fenced: m.GetFenced(), Draining: m.GetDraining(),
+		}
 	case *storagev1.TopicRecord:
 		return cluster.Topic{ID: key.Topic, Name: m.GetName(), Partitions: m.GetPartitions(), Configs: m.GetConfigs(), Internal: m.GetInternal(), Deleting: m.GetDeleting()}
 	case *storagev1.TopicNameRecord:

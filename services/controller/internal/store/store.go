@@ -50,8 +50,10 @@ type Store struct {
 
 // New makes a store; nothing happens before Run.
 func New(client *clientv3.Client, keys registry.Keys, logger *slog.Logger) *Store {
-	return &Store{client: client, keys: keys, logger: logger, state: cluster.NewState(),
-		confirmed: time.Now(), changed: make(chan struct{}), subs: map[*Subscription]struct{}{}}
+	return &Store{
+		client: client, keys: keys, logger: logger, state: cluster.NewState(),
+		confirmed: time.Now(), changed: make(chan struct{}), subs: map[*Subscription]struct{}{},
+	}
 }
 
 // Lists is how often the store has listed everything; once, unless etcd compacted

@@ -29,8 +29,10 @@ func TestRecordsRoundTrip(t *testing.T) {
 		cluster.Topic{ID: id, Name: "n", Partitions: 4, Configs: map[string]string{"a": "b"}, Internal: true, Deleting: true},
 		cluster.TopicName{Name: "n", Topic: id, LeaderEpochFloor: 7},
 		cluster.TopicName{Name: "gone", LeaderEpochFloor: 7},
-		cluster.Partition{Topic: id, Number: 3, Leader: cluster.Process{ID: 1, Incarnation: 2}, LeaderEpoch: 5, Replicas: []int32{1, 2}, ISR: []int32{1},
-			ELR: []int32{2}, Barred: []int32{2}, MinISR: 2, PartitionEpoch: 9, ShardOwner: cluster.Process{ID: 8, Incarnation: 9}, ShardEpoch: 4},
+		cluster.Partition{
+			Topic: id, Number: 3, Leader: cluster.Process{ID: 1, Incarnation: 2}, LeaderEpoch: 5, Replicas: []int32{1, 2}, ISR: []int32{1},
+			ELR: []int32{2}, Barred: []int32{2}, MinISR: 2, PartitionEpoch: 9, ShardOwner: cluster.Process{ID: 8, Incarnation: 9}, ShardEpoch: 4,
+		},
 		cluster.Partition{Topic: id, Number: 0, Replicas: []int32{1}, ISR: []int32{1}},
 		cluster.Deletion{Topic: id, Name: "n", Pending: []int32{1, 2}},
 		cluster.ProducerIDs{Next: 1 << 41},
@@ -53,9 +55,17 @@ func TestRecordsRoundTrip(t *testing.T) {
 }
 
 func TestBadValues(t *testing.T) {
-	for _, key := range []cluster.Key{{Type: cluster.KeyCluster}, {Type: cluster.KeyElection}, {Type: cluster.KeyProducerIDs},
-		{Type: cluster.KeyRegistration, Kind: cluster.KindBroker, ID: 1}, {Type: cluster.KeyBroker, ID: 1}, {Type: cluster.KeyTopic, Topic: id},
-		{Type: cluster.KeyTopicName, Name: "n"}, {Type: cluster.KeyPartition, Topic: id}, {Type: cluster.KeyDeletion, Topic: id}} {
+	for _, key := range []cluster.Key{
+		{Type: cluster.KeyCluster},
+		{Type: cluster.KeyElection},
+		{Type: cluster.KeyProducerIDs},
+		{Type: cluster.KeyRegistration, Kind: cluster.KindBroker, ID: 1},
+		{Type: cluster.KeyBroker, ID: 1},
+		{Type: cluster.KeyTopic, Topic: id},
+		{Type: cluster.KeyTopicName, Name: "n"},
+		{Type: cluster.KeyPartition, Topic: id},
+		{Type: cluster.KeyDeletion, Topic: id},
+	} {
 		name := keyName(keys, key)
 		if back, ok := parseKey(keys, name); !ok || back != key {
 			t.Errorf("%s is parsed as %+v", name, back)
