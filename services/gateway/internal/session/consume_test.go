@@ -225,7 +225,7 @@ func TestPartitionErrors(t *testing.T) {
 }
 
 // TestRecordTooLargeForTheClient: a record that no message may carry is an error of
-// its partition, and a seek leaves it out.
+// its partition, and a seek leaves it out. // case 41
 func TestRecordTooLargeForTheClient(t *testing.T) {
 	h := newHarness(t).manual(1, &gatewayv1.ConsumeOpen{MaxMessageBytes: 4 << 10, Partitions: []*gatewayv1.ConsumePartition{{Topic: "a", Offset: ptr(int64(0))}}}).forget()
 	h.fetched(0, 2, 0, 1)
