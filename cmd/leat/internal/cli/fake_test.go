@@ -162,7 +162,7 @@ func (f *fakeGateway) Produce(stream gatewayv1.ProducerService_ProduceServer) er
 	f.mu.Lock()
 	f.opened = append(f.opened, first.GetOpen())
 	f.mu.Unlock()
-	if err := stream.Send(&gatewayv1.ProduceResponse{Message: &gatewayv1.ProduceResponse_Opened{Opened: &gatewayv1.ProduceOpened{MaxInFlightRecords: 100}}}); err != nil {
+	if err := stream.Send(&gatewayv1.ProduceResponse{Message: &gatewayv1.ProduceResponse_Opened{Opened: &gatewayv1.ProduceOpened{MaxInFlightRecords: 2500}}}); err != nil {
 		return err
 	}
 	summary := &gatewayv1.ProduceSummary{}

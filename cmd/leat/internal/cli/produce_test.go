@@ -173,7 +173,7 @@ func TestProduceMovesOnWhenTheGatewayDrains(t *testing.T) {
 	}
 	acks := filepath.Join(t.TempDir(), "acks")
 	var lines []string
-	for n := range 3000 { // more than a send
+	for n := range 20_000 { // more than a send
 		lines = append(lines, fmt.Sprint(n))
 	}
 	leat(t, 0, f.addr, strings.Join(lines, "\n"), "produce", "t", "--acks-out", acks)
