@@ -174,7 +174,9 @@ func (b *Broker) applyImages(ctx context.Context, m *replica.Manager, ready func
 		image, changed := b.watcher.Watch()
 		again := m.Apply(image)
 		b.handlers.Open(m)
-		ready()
+		if !m.Pending() {
+			ready() // every folder is there, and can be vouched for
+		}
 		var timer <-chan time.Time
 		if again {
 			retry.Reset(applyRetry)

@@ -160,6 +160,15 @@ func TestTopicIsMadeAgainWhileTheOldOneGoes(t *testing.T) {
 	}
 }
 
+func TestManyReplicasAreMadeInChunks(t *testing.T) {
+	h := start(t, brokertest.Start(t), harnessOptions{})
+	h.topic("t", 300, nil)
+	brokertest.Await(t, "nothing is pending", func() bool { return !h.manager.Pending() })
+	if n := len(h.store.Replicas()); n != 300 {
+		t.Errorf("%d replicas", n)
+	}
+}
+
 // case 15
 func TestRecreatedTopicNeverServesTheOldOne(t *testing.T) {
 	ctl, fsys := brokertest.Start(t), memfs.New()

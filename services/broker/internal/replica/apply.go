@@ -102,6 +102,7 @@ func (m *Manager) holds(p *controllerv1.Partition) bool {
 func (m *Manager) applyPartitions(image *metadata.Image) bool {
 	var again atomic.Bool
 	var created atomic.Int64
+	making, more := 0, false
 	began := time.Now()
 	var g errgroup.Group
 	g.SetLimit(max(m.cfg.CreateParallelism, 1))
@@ -120,6 +121,12 @@ func (m *Manager) applyPartitions(image *metadata.Image) bool {
 				r.tell(image, t, p)
 				continue
 			}
+			if m.cfg.Store.Replica(k) == nil {
+				if making++; making > createChunk {
+					more = true
+					continue
+				}
+			}
 			g.Go(func() error {
 				if r := m.make(k, t, p, onRecord, &created); r != nil {
 					r.tell(image, t, p)
@@ -134,7 +141,27 @@ func (m *Manager) applyPartitions(image *metadata.Image) bool {
 	if n := created.Load(); n > 0 {
 		m.cfg.Logger.Info("created replicas", "count", n, "took", time.Since(began).Round(time.Millisecond), "position", image.Position().String())
 	}
+	m.pending.Store(more)
+	if more {
+		m.applyAgain()
+	}
 	return again.Load()
+}
+
+// createChunk bounds the replicas made for one image, so that many new ones do not
+// hold up news of the others.
+const createChunk = 128
+
+// Pending reports whether the image applied last asks for more replicas than have
+// been made so far; Again brings them.
+func (m *Manager) Pending() bool { return m.pending.Load() }
+
+// applyAgain asks for another Apply.
+func (m *Manager) applyAgain() {
+	select {
+	case m.again <- struct{}{}:
+	default: // it has been asked for already
+	}
 }
 
 // onRecord reports whether the image shows this life of the broker as the one

@@ -130,10 +130,7 @@ func (m *Manager) deleteTopics(ctx context.Context) bool {
 		}
 		m.mark([]topicid.ID{id}, func(d *deletion) { d.gone = true })
 		// A topic of the same name may be waiting for the folders' names.
-		select {
-		case m.again <- struct{}{}:
-		default:
-		}
+		m.applyAgain()
 	}
 	return all
 }

@@ -62,6 +62,7 @@ type Manager struct {
 	deletions  map[topicid.ID]*deletion // on record, or not done here
 	deletionCh chan struct{}
 	again      chan struct{}
+	pending    atomic.Bool
 
 	disksHung atomic.Bool
 	failures  chan diskFailure
