@@ -89,7 +89,6 @@ func Dial(addr string, cfg DialConfig) (*grpc.ClientConn, error) {
 		experimental.WithBufferPool(cfg.pool),
 		grpc.WithReadBufferSize(bufferSize),
 		grpc.WithWriteBufferSize(bufferSize),
-		grpc.WithSharedWriteBuffer(true),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
 			Time: cfg.Keepalive.Time, Timeout: cfg.Keepalive.Timeout, PermitWithoutStream: true,

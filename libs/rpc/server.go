@@ -112,7 +112,6 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		grpc.MaxSendMsgSize(cfg.MaxMessageBytes),
 		grpc.ReadBufferSize(bufferSize),
 		grpc.WriteBufferSize(bufferSize),
-		grpc.SharedWriteBuffer(true),
 		grpc.MaxConcurrentStreams(cfg.MaxStreams),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(10 * time.Second),
