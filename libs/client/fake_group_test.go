@@ -132,6 +132,23 @@ func (m *fakeMesh) group(name string) *fakeGroup {
 	return g
 }
 
+// committed is what a group has committed for a partition; -1: nothing.
+func (m *fakeMesh) committed(group string, tp TopicPartition) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if next, ok := m.group(group).committed[tp]; ok {
+		return next
+	}
+	return -1
+}
+
+// memberIDs lists the members of a group.
+func (m *fakeMesh) memberIDs(group string) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.group(group).members))
+}
+
 // expel ends a membership, as silence does.
 func (m *fakeMesh) expel(group, member string) {
 	m.mu.Lock()

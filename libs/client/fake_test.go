@@ -144,6 +144,13 @@ func (m *fakeMesh) update(f func()) {
 	m.touch()
 }
 
+// requests counts the requests for metadata so far.
+func (m *fakeMesh) requests() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.asked
+}
+
 // topic creates a topic whose partitions are spread over the brokers.
 func (m *fakeMesh) topic(name string, partitions int, max int32) *fakeTopic {
 	m.mu.Lock()

@@ -184,7 +184,7 @@ func TestExpelledMemberIsFenced(t *testing.T) {
 		if err == nil {
 			t.Error("a commit after the end succeeded")
 		}
-		if _, ok := mesh.group("g").committed[topic.at(0)]; ok {
+		if mesh.committed("g", topic.at(0)) >= 0 {
 			t.Error("a commit after the end took effect")
 		}
 		if err := m.Leave(soon(t)); err != nil {
@@ -227,6 +227,8 @@ func TestSilentApplicationIsNotPingedFor(t *testing.T) {
 		nextAssignment(t, m)
 		until := m.DeliverUntil()
 		<-time.After(time.Minute)
+		mesh.mu.Lock()
+		defer mesh.mu.Unlock()
 		if !m.DeliverUntil().Equal(until) || mesh.group("g").members["a"].pings > 0 {
 			t.Error("a dead application was pinged for")
 		}

@@ -31,8 +31,8 @@ func TestPollingSharesRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if m.asked > 3 {
-			t.Errorf("%d requests for one topic", m.asked)
+		if n := m.requests(); n > 3 {
+			t.Errorf("%d requests for one topic", n)
 		}
 		if l, ok := src.Leader(topic.at(1)); !ok || l.Addr != "broker-2:1" || l.Epoch != 1 {
 			t.Errorf("%+v", l)

@@ -238,7 +238,7 @@ func TestProducerFollowsTheLeader(t *testing.T) {
 		p := newTestProducer(t, m.client(Config{}), ProducerConfig{BatchRecords: 5})
 		collect(t, p, "t", 0, 20)
 		m.update(func() { topic.parts[0].leader, topic.parts[0].epoch = 2, 2 })
-		asked := m.asked
+		asked := m.requests()
 		for _, r := range collect(t, p, "t", 0, 20) {
 			if r.Err != nil || r.LeaderEpoch != 2 {
 				t.Fatalf("%+v", r)
@@ -251,7 +251,7 @@ func TestProducerFollowsTheLeader(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 		}
-		if n := m.asked - asked; n > 50 {
+		if n := m.requests() - asked; n > 50 {
 			t.Errorf("%d metadata requests for two moves", n)
 		}
 	})
