@@ -72,11 +72,28 @@ func (l *Log) append(vecs [][]byte, h *record.Header, now time.Time, cfg *Config
 	if err := seg.idx.note(point, int64(h.Size()), seg.maxTS.Load(), cfg.IndexIntervalBytes); err != nil {
 		return AppendInfo{}, l.fail("append", err)
 	}
-	l.publish(seg, h, now)
+	var kind int16
+	var fence record.Fence
+	if h.Attributes.Control() {
+		kind, fence = controlOf(vecs)
+	}
+	l.publish(seg, h, now, kind, fence)
 	return AppendInfo{
 		BaseOffset: h.BaseOffset, LastOffset: h.LastOffset(), SegmentBase: seg.base, Position: pos,
 		Size: h.Size(), MaxTimestamp: h.MaxTimestamp, AppendTime: now.UnixMilli(),
 	}, nil
+}
+
+// controlOf looks into a control batch.
+func controlOf(vecs [][]byte) (int16, record.Fence) {
+	n := record.VecLen(vecs)
+	if n > maxControlBatch {
+		return 0, record.Fence{}
+	}
+	batch := make([]byte, n)
+	record.CopyVec(batch, vecs)
+	kind, fence, _ := record.Control(batch)
+	return kind, fence
 }
 
 // admit refuses what must not reach the disk, and gives the batch its place.
@@ -171,6 +188,9 @@ func (l *Log) roll(base int64) (*segment, error) {
 	if err != nil {
 		return nil, l.fail("roll", err)
 	}
+	if err := l.writeSnapshot(false); err != nil {
+		return nil, l.fail("roll", errors.Join(err, next.close()))
+	}
 	seg.sealedAt.Store(base)
 	if err := seg.idx.seal(seg.maxTS.Load(), indexPoint{base - seg.base, seg.size.Load()}); err != nil {
 		return nil, l.fail("roll", errors.Join(err, next.close()))
@@ -243,7 +263,7 @@ func (l *Log) undoWrite(seg *segment, pos int64, err error) error {
 }
 
 // publish lets readers see the batch.
-func (l *Log) publish(seg *segment, h *record.Header, now time.Time) {
+func (l *Log) publish(seg *segment, h *record.Header, now time.Time, kind int16, fence record.Fence) {
 	if h.NumRecords > 0 {
 		seg.maxTS.Store(max(seg.maxTS.Load(), h.MaxTimestamp))
 	}
@@ -255,4 +275,5 @@ func (l *Log) publish(seg *segment, h *record.Header, now time.Time) {
 	seg.size.Add(int64(h.Size()))
 	l.end = h.NextOffset()
 	l.epochs, _ = l.epochs.assign(h.PartitionLeaderEpoch, h.BaseOffset)
+	l.producers.apply(h, kind, fence, now.UnixMilli())
 }

@@ -39,7 +39,11 @@ func encodeSmallFile(kind string, version int, lines []string) []byte {
 // readSmallFile reads a file that encodeSmallFile rendered. Damage is a
 // *CorruptError, a newer version an *UnsupportedVersionError.
 func readSmallFile(fsys vfs.FS, path, kind string, version int) ([]string, error) {
-	data, err := vfs.ReadFile(fsys, path, maxSmallFile)
+	return readSmallFileMax(fsys, path, kind, version, maxSmallFile)
+}
+
+func readSmallFileMax(fsys vfs.FS, path, kind string, version int, limit int64) ([]string, error) {
+	data, err := vfs.ReadFile(fsys, path, limit)
 	if err != nil {
 		return nil, err
 	}

@@ -55,6 +55,8 @@ type Log struct {
 	unsyncedSince time.Time
 	failed        *FailedError
 	closed        bool
+	producers     producerState
+	snapshots     []snapshotFile // by offset
 
 	cursors  cursors
 	cleaning cleanState

@@ -38,6 +38,7 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 	}
 	switch {
 	case l.marks.reset != noReset:
+		r.snapshots = nil
 		err = r.finishReset(bases)
 	case len(bases) == 0:
 		err = r.create()
@@ -45,6 +46,9 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 		err = r.open(bases)
 	}
 	if err != nil {
+		return nil, r.report, err
+	}
+	if err := l.restoreProducers(l.segs, r.snapshots, l.end); err != nil {
 		return nil, r.report, err
 	}
 	// An idle log keeps one descriptor, that of its active .log.
@@ -63,13 +67,15 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 // openFolder makes or checks the folder's identity and lists the segments.
 func (r *recovery) openFolder() ([]int64, error) {
 	l := r.l
-	if err := l.finishReplacements(); err != nil && !isNotExist(err) {
-		return nil, err
+	entries, err := l.fs.ReadDir(l.dir)
+	if err == nil {
+		entries, err = l.finishReplacements(entries)
 	}
-	bases, err := listSegments(l.fs, l.dir)
 	if err != nil && !isNotExist(err) {
 		return nil, err
 	}
+	bases := segmentBases(entries)
+	r.snapshots = listSnapshots(entries)
 	if l.marks, err = loadMarks(l.fs, l.dir); err != nil {
 		return nil, err
 	}
@@ -115,6 +121,8 @@ type recovery struct {
 	o      *Options
 	limit  int64 // the log must not end below
 	report RecoveryReport
+
+	snapshots []snapshotFile // that are in the folder
 
 	stored   epochCache // as checkpointed
 	storedOK bool

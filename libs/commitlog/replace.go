@@ -325,28 +325,31 @@ func (l *Log) takeNames(seg *segment) error {
 }
 
 // finishReplacements brings to an end what a crash left of replacements, and of
-// segments that waited to be removed. It changes
-// nothing that a reader could still need: a .swap file is durable as a whole.
-func (l *Log) finishReplacements() error {
-	entries, err := l.fs.ReadDir(l.dir)
-	if err != nil {
-		return err
-	}
+// segments that waited to be removed. It changes nothing that a reader could still
+// need: a .swap file is durable as a whole. It takes the names in the folder and
+// returns those that are there afterwards.
+func (l *Log) finishReplacements(entries []vfs.DirEntry) ([]vfs.DirEntry, error) {
+	changed := false
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name, cleanedSuffix) || strings.HasSuffix(e.Name, deletedSuffix) {
+			changed = true
 			if err := l.fs.Remove(joinPath(l.dir, e.Name)); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
 	for _, e := range entries {
 		if base, end, ok := parseSwap(e.Name); ok {
+			changed = true
 			if err := l.finishSwap(e.Name, base, end); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
-	return nil
+	if !changed {
+		return entries, nil
+	}
+	return l.fs.ReadDir(l.dir)
 }
 
 // parseSwap reads the name of a .swap file.

@@ -249,7 +249,8 @@ func TestReplacementWithoutSpace(t *testing.T) {
 	}
 }
 
-// mustReadDir lists the replica's folder, but for unfinished small files.
+// mustReadDir lists the replica's folder, but for unfinished small files and
+// snapshots of producers.
 func mustReadDir(t testing.TB, disk *memfs.FS) []string {
 	t.Helper()
 	entries, err := disk.ReadDir(testDir)
@@ -258,7 +259,7 @@ func mustReadDir(t testing.TB, disk *memfs.FS) []string {
 	}
 	var names []string
 	for _, e := range entries {
-		if !strings.HasSuffix(e.Name, ".tmp") {
+		if !strings.HasSuffix(e.Name, ".tmp") && !strings.HasSuffix(e.Name, snapshotSuffix) {
 			names = append(names, e.Name)
 		}
 	}

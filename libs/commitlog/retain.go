@@ -12,6 +12,7 @@ type RetainResult struct {
 	Bytes    int64 // of their .log files
 	Removed  int   // segments whose files went for good, after file.delete.delay.ms
 	Rolled   bool  // the active segment was closed because all of it was too old
+	Expired  int   // producers that were forgotten (see ExpireProducers)
 }
 
 // grave is a segment whose files wait to be removed.
@@ -86,6 +87,7 @@ func (l *Log) Retain(now time.Time, highWatermark int64) (RetainResult, error) {
 	if err := l.Err(); err != nil {
 		return res, err
 	}
+	res.Expired = l.ExpireProducers(now)
 	removed, err := l.removeGraves(now)
 	res.Removed = removed
 	if err != nil {

@@ -36,6 +36,11 @@ func listSegments(fsys vfs.FS, dir string) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
+	return segmentBases(entries), nil
+}
+
+// segmentBases picks the base offsets of segments out of the names in a folder.
+func segmentBases(entries []vfs.DirEntry) []int64 {
 	var bases []int64
 	for _, e := range entries {
 		digits, isLog := strings.CutSuffix(e.Name, logSuffix)
@@ -47,7 +52,7 @@ func listSegments(fsys vfs.FS, dir string) ([]int64, error) {
 		}
 	}
 	sort.Slice(bases, func(i, j int) bool { return bases[i] < bases[j] })
-	return bases, nil
+	return bases
 }
 
 const (

@@ -87,6 +87,11 @@ func (l *Log) doSync(w *syncWork) error {
 			return err
 		}
 	}
+	if len(w.sealed) > 0 {
+		if err := l.syncSnapshots(); err != nil {
+			return err
+		}
+	}
 	if w.names {
 		return l.fs.SyncDir(l.dir)
 	}
@@ -118,7 +123,10 @@ func (l *Log) Close() error {
 		return err
 	}
 	if err == nil {
-		if err = l.active().idx.sync(); err == nil {
+		if err = l.active().idx.sync(); err == nil && l.end > l.segs[0].base {
+			err = errors.Join(l.writeSnapshot(true), l.syncSnapshots())
+		}
+		if err == nil {
 			err = l.fs.SyncDir(l.dir)
 		}
 	}

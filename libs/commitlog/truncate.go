@@ -177,12 +177,13 @@ func (l *Log) cutAt(i int, at *cutPlace) error {
 	}
 	l.cursors.clear()
 	l.firstAppend = l.now()
+	left := append([]*segment(nil), segs[:i+1]...)
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.unsynced = without(l.unsynced, segs[i:])
-	l.segs = append([]*segment(nil), segs[:i+1]...)
+	l.segs = left
 	l.end, l.durable, l.epochs = at.end, min(l.durable, at.end), epochs
-	return nil
+	l.mu.Unlock()
+	return l.restoreProducers(left, l.snapshots, at.end)
 }
 
 // cut drops all entries from number keep on, durably, and notes how many bytes of
@@ -241,6 +242,10 @@ func (l *Log) finishReset(segs []*segment) error {
 			return err
 		}
 	}
+	m := l.currentMarks()
+	if err := l.forgetProducers(m.reset); err != nil {
+		return err
+	}
 	if err := l.fs.SyncDir(l.dir); err != nil {
 		return err
 	}
@@ -248,7 +253,6 @@ func (l *Log) finishReset(segs []*segment) error {
 	if err := epochs.save(l.fs, l.dir); err != nil {
 		return err
 	}
-	m := l.currentMarks()
 	seg, err := createSegment(l.fs, l.dir, m.reset)
 	if err != nil {
 		return err

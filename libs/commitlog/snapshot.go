@@ -1,0 +1,363 @@
+package commitlog
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/libs/vfs"
+)
+
+// A snapshot of the producers is named by the offset before which it holds all that
+// was appended. It is written when a segment is made, at a Checkpoint and at a clean
+// stop. One that is torn or damaged is not believed: an older one, or none, and the
+// batches' headers from there on give the same.
+const (
+	snapshotSuffix  = ".snapshot"
+	snapshotKind    = "producer-snapshot"
+	snapshotVersion = 1
+	maxSnapshot     = 64 << 20
+	// keptSnapshots is how many are kept of those that lie below the durable end.
+	keptSnapshots = 2
+	// maxControlBatch is the largest control batch that is looked into.
+	maxControlBatch = 64 << 10
+)
+
+// snapshotFile is one that the log knows of.
+type snapshotFile struct {
+	offset int64
+	dirty  bool // not synced yet
+}
+
+// encode renders the producers as lines, in the order of their ids.
+func (s *producerState) encode() []byte {
+	lines := []string{
+		fmt.Sprintf("offset %d", s.offset),
+		fmt.Sprintf("fence %d %d", s.fence.ShardEpoch, s.fence.Attempt),
+	}
+	ids := make([]int64, 0, len(s.byID))
+	for id := range s.byID {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	var b []byte
+	for _, id := range ids {
+		p := s.byID[id]
+		b = append(b[:0], "producer"...)
+		for _, n := range []int64{id, int64(p.epoch), p.lastSeen, p.txnFirst} {
+			b = strconv.AppendInt(append(b, ' '), n, 10)
+		}
+		for _, e := range p.batches[:p.count] {
+			for _, n := range []int64{int64(e.baseSeq), int64(e.lastSeq), e.base, e.last, e.timestamp} {
+				b = strconv.AppendInt(append(b, ' '), n, 10)
+			}
+		}
+		lines = append(lines, string(b))
+	}
+	return encodeSmallFile(snapshotKind, snapshotVersion, lines)
+}
+
+// loadSnapshot reads a snapshot back. Damage is a *CorruptError.
+func loadSnapshot(fsys vfs.FS, dir string, offset int64) (producerState, error) {
+	path := segmentPath(dir, offset, snapshotSuffix)
+	lines, err := readSmallFileMax(fsys, path, snapshotKind, snapshotVersion, maxSnapshot)
+	if err != nil {
+		return producerState{}, err
+	}
+	s := newProducerState(-1)
+	for _, line := range lines {
+		name, rest, _ := strings.Cut(line, " ")
+		n, err := parseInts(rest)
+		ok := err == nil
+		switch name {
+		case "offset":
+			if ok = ok && len(n) == 1; ok {
+				s.offset = n[0]
+			}
+		case "fence":
+			if ok = ok && len(n) == 2; ok {
+				s.fence = record.Fence{ShardEpoch: n[0], Attempt: n[1]}
+			}
+		case "producer":
+			ok = ok && s.decodeProducer(n)
+		}
+		if !ok {
+			return s, &CorruptError{Path: path, Offset: -1, Detail: fmt.Sprintf("the line %q does not fit", line)}
+		}
+	}
+	if s.offset != offset {
+		return s, &CorruptError{Path: path, Offset: -1, Detail: fmt.Sprintf("it is of offset %d", s.offset)}
+	}
+	return s, nil
+}
+
+func parseInts(s string) ([]int64, error) {
+	var out []int64
+	for _, f := range strings.Fields(s) {
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+func (s *producerState) decodeProducer(n []int64) bool {
+	if len(n) < 4 || (len(n)-4)%5 != 0 || (len(n)-4)/5 > keptBatches || len(s.byID) >= maxProducers {
+		return false
+	}
+	p := &producer{epoch: int16(n[1]), lastSeen: n[2], txnFirst: n[3]}
+	for e := n[4:]; len(e) > 0; e = e[5:] {
+		p.add(producerBatch{int32(e[0]), int32(e[1]), e[2], e[3], e[4]})
+	}
+	s.byID[n[0]] = p
+	return true
+}
+
+// writeSnapshot writes the producers as they are now, unless there is a snapshot of
+// this offset. The caller holds appendMu, so that nothing is appended meanwhile.
+// Without space there is none this time.
+func (l *Log) writeSnapshot(durably bool) error {
+	l.mu.RLock()
+	offset := l.producers.offset
+	var data []byte
+	known := slices.ContainsFunc(l.snapshots, func(s snapshotFile) bool { return s.offset == offset })
+	if !known {
+		data = l.producers.encode()
+	}
+	l.mu.RUnlock()
+	if known {
+		return nil
+	}
+	err := createFile(l.fs, segmentPath(l.dir, offset, snapshotSuffix), data, durably)
+	if isNoSpace(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.snapshots = append(l.snapshots, snapshotFile{offset, !durably})
+	return nil
+}
+
+func createFile(fsys vfs.FS, path string, data []byte, durably bool) error {
+	f, err := fsys.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(data, 0)
+	if err == nil && durably {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// syncSnapshots makes snapshots durable, and removes those that are of no more use.
+// The caller holds syncMu.
+func (l *Log) syncSnapshots() error {
+	l.mu.RLock()
+	snapshots, durable := slices.Clone(l.snapshots), l.durable
+	l.mu.RUnlock()
+	below := 0
+	for _, s := range snapshots {
+		if s.offset <= durable {
+			below++
+		}
+	}
+	var kept []snapshotFile
+	for _, s := range snapshots {
+		path := segmentPath(l.dir, s.offset, snapshotSuffix)
+		if s.offset <= durable && below > keptSnapshots {
+			below--
+			if err := l.fs.Remove(path); err != nil && !isNotExist(err) {
+				return err
+			}
+			continue
+		}
+		if s.dirty {
+			if err := syncPath(l.fs, path); err != nil {
+				return err
+			}
+			s.dirty = false
+		}
+		kept = append(kept, s)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// Others may have come meanwhile; they are the last ones.
+	l.snapshots = append(kept, l.snapshots[len(snapshots):]...)
+	return nil
+}
+
+func syncPath(fsys vfs.FS, path string) error {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// Checkpoint makes everything durable and returns the offset that the owner may
+// note as the recovery point. It differs from Sync in that it also writes down what
+// the log remembers of its producers, so that a recovery from that point on need not
+// look at earlier batches.
+//
+// Errors are those of Sync.
+func (l *Log) Checkpoint() (recoveryPoint int64, err error) {
+	l.appendMu.Lock()
+	err = l.Err()
+	if err == nil && l.EndOffset() > l.StartOffset() {
+		err = l.writeSnapshot(true)
+		if err != nil {
+			err = l.fail("checkpoint", err)
+		} else {
+			l.mu.Lock()
+			l.newNames = true
+			l.mu.Unlock()
+		}
+	}
+	l.appendMu.Unlock()
+	if err != nil {
+		return l.DurableEnd(), err
+	}
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	recoveryPoint, err = l.sync()
+	if err == nil {
+		if syncErr := l.syncSnapshots(); syncErr != nil {
+			err = l.fail("checkpoint", syncErr)
+		}
+	}
+	return recoveryPoint, err
+}
+
+// listSnapshots finds the snapshots among the names in a folder.
+func listSnapshots(entries []vfs.DirEntry) []snapshotFile {
+	var out []snapshotFile
+	for _, e := range entries {
+		digits, ok := strings.CutSuffix(e.Name, snapshotSuffix)
+		if !ok || len(digits) != offsetDigits {
+			continue
+		}
+		if offset, err := strconv.ParseInt(digits, 10, 64); err == nil && offset >= 0 {
+			out = append(out, snapshotFile{offset: offset})
+		}
+	}
+	slices.SortFunc(out, func(a, b snapshotFile) int { return int(min(max(a.offset-b.offset, -1), 1)) })
+	return out
+}
+
+// restoreProducers rebuilds what is remembered of producers for a log that ends at
+// an offset: from the newest good snapshot that is not above it, and the headers of
+// the batches behind. Snapshots above it, and damaged ones, are removed. Only the
+// caller knows the log, or it holds all locks but mu.
+func (l *Log) restoreProducers(segs []*segment, snapshots []snapshotFile, end int64) error {
+	state := newProducerState(segs[0].base)
+	var kept []snapshotFile
+	removed := false
+	for i := len(snapshots) - 1; i >= 0; i-- {
+		s := snapshots[i]
+		if s.offset <= end && len(kept) > 0 {
+			kept = append(kept, s) // older ones, for a truncation
+			continue
+		}
+		var loaded producerState
+		var corrupt *CorruptError
+		err := error(nil)
+		if s.offset <= end {
+			loaded, err = loadSnapshot(l.fs, l.dir, s.offset)
+		}
+		switch {
+		case s.offset <= end && err == nil:
+			kept, state = append(kept, s), loaded
+			continue
+		case err != nil && !errors.As(err, &corrupt) && !isNotExist(err):
+			return err
+		}
+		if err := l.fs.Remove(segmentPath(l.dir, s.offset, snapshotSuffix)); err != nil && !isNotExist(err) {
+			return err
+		}
+		removed = true
+	}
+	slices.Reverse(kept)
+	if removed {
+		// What comes at these offsets next is something else.
+		if err := l.fs.SyncDir(l.dir); err != nil {
+			return err
+		}
+	}
+	if state.offset < end {
+		if err := l.replay(segs, &state, end); err != nil {
+			return err
+		}
+	}
+	state.offset = end
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.producers, l.snapshots = state, kept
+	return nil
+}
+
+// replay applies the batches from the state's offset up to end.
+func (l *Log) replay(segs []*segment, state *producerState, end int64) error {
+	now := l.now().UnixMilli()
+	v := view{segs: segs}
+	buf := make([]byte, lookupBuffer)
+	interval := l.config().IndexIntervalBytes
+	for i := max(0, v.segmentOf(state.offset)); i < len(segs) && segs[i].base < end; i++ {
+		seg := segs[i]
+		pos, _, found, err := seg.find(max(state.offset, seg.base), interval, buf)
+		if err != nil {
+			return err
+		}
+		if !found {
+			continue
+		}
+		f, err := seg.open(i == len(segs)-1)
+		if err != nil {
+			return err
+		}
+		sc := newScanner(f, seg.size.Load(), buf)
+		for pos < sc.size {
+			h, err := sc.header(pos)
+			if err != nil {
+				return seg.fault(pos, state.offset, err)
+			}
+			var kind int16
+			var fence record.Fence
+			if h.Attributes.Control() && h.Size() <= maxControlBatch {
+				batch := make([]byte, h.Size())
+				if _, err := f.ReadAt(batch, pos); err != nil {
+					return err
+				}
+				kind, fence, _ = record.Control(batch)
+			}
+			state.apply(&h, kind, fence, now)
+			pos += int64(h.Size())
+		}
+	}
+	return nil
+}
+
+// forgetProducers removes all snapshots, for a log that begins anew at an offset.
+func (l *Log) forgetProducers(offset int64) error {
+	entries, err := l.fs.ReadDir(l.dir)
+	if err != nil {
+		return err
+	}
+	for _, s := range listSnapshots(entries) {
+		if err := l.fs.Remove(segmentPath(l.dir, s.offset, snapshotSuffix)); err != nil && !isNotExist(err) {
+			return err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.producers, l.snapshots = newProducerState(offset), nil
+	return nil
+}
