@@ -211,9 +211,7 @@ func (c *cleaning) run() error {
 func (c *cleaning) pass(state *Cleanable) error {
 	l := c.l
 	segs := c.segmentsBelow(state.Limit)
-	if err := c.findLastBatches(); err != nil {
-		return err
-	}
+	c.findLastBatches()
 	if err := c.mapKeys(segs, state.FirstDirty, state.Limit); err != nil {
 		return err
 	}
@@ -235,7 +233,7 @@ func (c *cleaning) pass(state *Cleanable) error {
 		}
 	}
 	return l.updateMarks(func(m *marks) {
-		m.cleanedBelow = max(m.cleanedBelow, c.latest+1)
+		m.cleanedBelow = max(m.cleanedBelow, min(c.latest+1, l.EndOffset()))
 		m.nextHorizon = c.horizon
 	})
 }

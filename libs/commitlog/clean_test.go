@@ -394,3 +394,42 @@ func TestCleanIsInterrupted(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 }
+
+// case 12: DeleteRecords moved the log's start into the active segment of a
+// compacted topic, beyond everything that was cleaned; the cleaner takes it.
+func TestCleanAfterDeleteRecords(t *testing.T) {
+	disk := newFS(t)
+	c := newCleanLog(t, disk)
+	for i := range 3 {
+		c.put(kv{key: "a", value: fmt.Sprint(i)})
+		c.roll()
+	}
+	c.put(kv{key: "b", value: "1"})
+	last := c.put(kv{key: "a", value: "last"}).BaseOffset
+	mustSync(t, c.Log)
+	if err := c.AdvanceLogStart(last); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if r := c.clean(cleanOptions(c.DurableEnd())); r.Ran || r.From != last {
+			t.Fatalf("%+v", r)
+		}
+		expect(t, c, fmt.Sprintf("%d:a=last", last))
+		c.reopen(false)
+	}
+	// It goes on from there, with the start in the middle of a sealed segment.
+	c.roll()
+	c.put(kv{key: "a", value: "newer"})
+	c.roll()
+	end := mustSync(t, c.Log)
+	if r := c.clean(cleanOptions(end)); !r.Ran || r.From != last || r.To != c.active().base {
+		t.Fatalf("%+v", r)
+	}
+	if got := c.has(); len(got) != 1 || !strings.HasSuffix(got[0], ":a=newer") {
+		t.Fatalf("the log holds %v", got)
+	}
+	c.reopen(true)
+	if got := c.has(); len(got) != 1 || c.StartOffset() != last {
+		t.Fatalf("the log begins at %d and holds %v", c.StartOffset(), got)
+	}
+}

@@ -30,7 +30,8 @@ func (c *cleaning) judge(seg *segment, h *record.Header, batch []byte) (verdict,
 	if h.Attributes.Control() || h.BaseOffset > c.latest {
 		return v, nil
 	}
-	isLast := h.ProducerID >= 0 && c.last[h.ProducerID] == h.LastOffset()
+	last, known := c.last[h.ProducerID]
+	isLast := known && last == h.LastOffset()
 	if h.NumRecords == 0 {
 		if !isLast {
 			v.fate = gone
@@ -119,46 +120,15 @@ func (c *cleaning) rewrite(seg *segment, batch []byte, v *verdict) ([]byte, erro
 }
 
 // findLastBatches notes where each producer's last batch ends. It must stay, if only
-// as a header: it is where the producer's sequence is found after a restart
-// (case 10).
-func (c *cleaning) findLastBatches() error {
-	l := c.l
-	c.last = make(map[int64]int64)
-	l.mu.RLock()
-	segs, end := l.segs, l.end
-	l.mu.RUnlock()
-	for _, seg := range segs {
-		if err := c.lastBatches(seg, end); err != nil {
-			return err
+// as a header: it is where the producer's sequence is found when no snapshot knows it
+// (case 10). What is appended later is newer, and needs nothing kept.
+func (c *cleaning) findLastBatches() {
+	c.l.mu.RLock()
+	defer c.l.mu.RUnlock()
+	c.last = make(map[int64]int64, len(c.l.producers.byID))
+	for id, p := range c.l.producers.byID {
+		if p.count > 0 {
+			c.last[id] = p.latest().last
 		}
 	}
-	return nil
-}
-
-// lastBatches reads the headers of a segment, up to an offset that the log had
-// reached before: what is appended later is newer, and needs nothing kept.
-func (c *cleaning) lastBatches(seg *segment, end int64) error {
-	f, _, size, err := c.openAt(seg, seg.base)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	sc := newScanner(f, size, make([]byte, lookupBuffer))
-	for pos := int64(0); pos < size; {
-		h, err := sc.header(pos)
-		if err != nil {
-			return seg.fault(pos, -1, err)
-		}
-		if h.NextOffset() > end {
-			break
-		}
-		if h.ProducerID >= 0 && !h.Attributes.Control() {
-			c.last[h.ProducerID] = h.LastOffset()
-		}
-		pos += int64(h.Size())
-		if err := c.pace(record.HeaderSize); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package commitlog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -74,6 +75,7 @@ type VerifyReport struct {
 	repair []repairWork // segments whose indexes are damaged, short or missing
 	epochs epochCache   // as the batches have them
 	badEpo bool         // the leader-epoch checkpoint is damaged or missing
+	badSna []string     // producer snapshots that are damaged
 	badLog bool         // some .log is at fault
 }
 
@@ -167,6 +169,9 @@ func (v *verifier) run() error {
 		}
 	}
 	v.r.End = v.next
+	if err := v.snapshots(); err != nil {
+		return err
+	}
 	if v.next < v.o.DurableBelow {
 		last := segs[len(segs)-1]
 		v.r.badLog = true
@@ -267,6 +272,38 @@ func (v *verifier) smallFiles() error {
 	empty := isNotExist(err) && v.isEmpty()
 	if v.r.badEpo = err != nil && !empty; v.r.badEpo {
 		return damage(joinPath(v.dir, epochFile), err)
+	}
+	return nil
+}
+
+// snapshots reads what the log remembers of its producers. It is not synced at once:
+// a torn one is what a crash leaves.
+func (v *verifier) snapshots() error {
+	entries, err := v.fs.ReadDir(v.dir)
+	if err != nil {
+		return err
+	}
+	for _, s := range listSnapshots(entries) {
+		path := segmentPath(v.dir, s.offset, snapshotSuffix)
+		_, err := loadSnapshot(v.fs, v.dir, s.offset)
+		var corrupt *CorruptError
+		switch {
+		case err == nil && s.offset > v.next:
+			v.r.note(path, -1, s.offset, "it was made beyond the end of the log; the next start removes it")
+		case errors.As(err, &corrupt):
+			data, err := vfs.ReadFile(v.fs, path, maxSnapshot)
+			if err != nil {
+				return err
+			}
+			v.r.badSna = append(v.r.badSna, path)
+			if n := len(data); n == 0 || data[n-1] != '\n' || bytes.Contains(data, make([]byte, 8)) {
+				v.r.note(path, -1, s.offset, "the snapshot of the producers is torn; the next start does without it")
+			} else {
+				v.r.fault(path, -1, s.offset, "%s", corrupt.Detail)
+			}
+		case err != nil:
+			return err
+		}
 	}
 	return nil
 }

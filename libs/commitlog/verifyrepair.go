@@ -12,11 +12,14 @@ type RepairReport struct {
 	Before  VerifyReport // what was found
 	Indexes []string     // paths of the .index files that were made anew, each with its .timeindex
 	Epochs  bool         // the leader-epoch checkpoint was made anew
+	// Snapshots are paths of damaged producer snapshots, which were removed: the next
+	// start learns from the batches what they held.
+	Snapshots []string
 }
 
 // RepairIndexes verifies a folder and makes anew, durably, what can be derived from
 // the batches and is damaged, short or missing: indexes, and the leader-epoch
-// checkpoint if no .log is at fault. It never writes to a .log file; an index goes
+// checkpoint if no .log is at fault; damaged snapshots of the producers go. It never writes to a .log file; an index goes
 // as far as the batches before the first fault. Nobody else may have the log open.
 func RepairIndexes(fsys vfs.FS, dir string, o VerifyOptions) (RepairReport, error) {
 	if o.IndexIntervalBytes <= 0 {
@@ -41,6 +44,12 @@ func RepairIndexes(fsys vfs.FS, dir string, o VerifyOptions) (RepairReport, erro
 			return r, err
 		}
 		r.Epochs = true
+	}
+	for _, path := range before.badSna {
+		if err := fsys.Remove(path); err != nil {
+			return r, err
+		}
+		r.Snapshots = append(r.Snapshots, path)
 	}
 	return r, fsys.SyncDir(dir)
 }
