@@ -25,7 +25,7 @@ import (
 func newLogCommand(a *app) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "log", Short: "Look into log files", Example: "  leat log dump D/broker-1/hdfs-0",
-	}, newLogDump(a))
+	}, newLogDump(a), newLogVerify(a))
 }
 
 func newLogDump(a *app) *cobra.Command {

@@ -30,8 +30,10 @@ func TestProduceLines(t *testing.T) {
 	f.topic("t", 2)
 	acks := filepath.Join(t.TempDir(), "acks")
 	_, stderr := leat(t, 0, f.addr, "a:1\r\nb\n:\n\nlast", "produce", "t", "--key-separator", ":", "--header", "h=1", "--header", "h=", "--partition", "1", "--acks-out", acks)
-	want := []string{`{"number":1,"partition":1,"offset":0}`, `{"number":2,"partition":1,"offset":1}`, `{"number":3,"partition":1,"offset":2}`,
-		`{"number":4,"partition":1,"offset":3}`, `{"number":5,"partition":1,"offset":4}`}
+	want := []string{
+		`{"number":1,"partition":1,"offset":0}`, `{"number":2,"partition":1,"offset":1}`, `{"number":3,"partition":1,"offset":2}`,
+		`{"number":4,"partition":1,"offset":3}`, `{"number":5,"partition":1,"offset":4}`,
+	}
 	if got := acksOf(t, acks); !slices.Equal(got, want) {
 		t.Errorf("acks-out:\n%s", strings.Join(got, "\n"))
 	}

@@ -206,7 +206,7 @@ func (e *engine) broken(err *rpc.Error) error {
 		e.cfg.Note("joining the group anew: %s", err.Message)
 	case rpc.Retryable(err):
 		if e.lostSince.IsZero() {
-			e.cfg.Note("lost the gateway (%s); trying again", err.Message)
+			e.cfg.Note("lost the gateway (%s); trying again", rpc.ReasonName(err.Reason))
 		}
 	default:
 		if e.finishing && e.commits() {

@@ -69,7 +69,7 @@ func (e *engine) broken(err error) error {
 		return typed
 	}
 	if wasOpened || !e.everLost {
-		e.cfg.Note("lost the gateway (%s); trying again", typed.Message)
+		e.cfg.Note("lost the gateway (%s); trying again", rpc.ReasonName(typed.Reason))
 	}
 	e.everLost = true
 	return nil
