@@ -53,7 +53,7 @@ The broker must not be running.
 				faults += n
 			}
 			if faults > 0 {
-				return exit.Failure("Keep a copy of the folder, then see docs/operations.md on damaged logs.", "%d faults", faults)
+				return exit.Failure("Keep a copy of the folder, then see docs/operations.md on damaged logs.", "%s found", faultCount(faults))
 			}
 			return nil
 		},
@@ -142,7 +142,7 @@ func findings(found []commitlog.Finding) []output.Finding {
 func printVerification(w io.Writer, v *output.Verification) error {
 	state := "ok"
 	if !v.OK {
-		state = fmt.Sprintf("DAMAGED, %d faults", v.FaultCount)
+		state = "DAMAGED, " + faultCount(v.FaultCount)
 	}
 	_, err := fmt.Fprintf(w, "%s: %s: offsets %d to %d, %d records in %d batches, %d segments, %d bytes, %d index entries\n",
 		v.Dir, state, v.Start, v.End, v.Records, v.Batches, v.Segments, v.Bytes, v.IndexEntries)
@@ -161,7 +161,7 @@ func printVerification(w io.Writer, v *output.Verification) error {
 		}
 	}
 	if hidden := v.FaultCount - len(v.Faults); hidden > 0 && err == nil {
-		_, err = fmt.Fprintf(w, "  and %d faults more\n", hidden)
+		_, err = fmt.Fprintf(w, "  and %s more\n", faultCount(hidden))
 	}
 	for _, f := range v.Notes {
 		if err == nil {
@@ -180,4 +180,11 @@ func findingText(f *output.Finding) string {
 		s += fmt.Sprintf(" (offset %d)", *f.Offset)
 	}
 	return s + ": " + f.Detail
+}
+
+func faultCount(n int) string {
+	if n == 1 {
+		return "1 fault"
+	}
+	return fmt.Sprintf("%d faults", n)
 }
