@@ -61,6 +61,8 @@ func (l *Log) append(vecs [][]byte, h *record.Header, now time.Time, cfg *Config
 	if err := l.enterEpoch(h); err != nil {
 		return AppendInfo{}, l.diskError("append", err)
 	}
+	seg.pin()
+	defer seg.unpin()
 	pos := seg.size.Load()
 	if err := l.write(seg, pos, vecs, h, stamp); err != nil {
 		return AppendInfo{}, l.undoWrite(seg, pos, err)
@@ -174,6 +176,8 @@ func (l *Log) rollFor(h *record.Header, now time.Time, cfg *Config) (*segment, e
 // appendMu.
 func (l *Log) roll(base int64) (*segment, error) {
 	seg := l.active()
+	seg.pin()
+	defer seg.unpin()
 	// Where gaps are allowed, a file that lost its end could pass for one with a gap
 	// behind it. So it is durable before there is a next one.
 	if base <= l.currentMarks().gapsBelow {
@@ -181,7 +185,7 @@ func (l *Log) roll(base int64) (*segment, error) {
 			return nil, l.fail("roll", err)
 		}
 	}
-	next, err := createSegment(l.fs, l.dir, base)
+	next, err := createSegment(l.fs, l.dir, base, l.files)
 	if isNoSpace(err) {
 		return nil, &NoSpaceError{Dir: l.dir, Op: "roll", Err: err}
 	}
@@ -236,8 +240,9 @@ func (l *Log) write(seg *segment, pos int64, vecs [][]byte, h *record.Header, st
 	}
 	l.filesMu.RLock()
 	defer l.filesMu.RUnlock()
-	f, err := seg.open(true)
+	f, err := seg.open()
 	if err == nil {
+		seg.writes.Add(1)
 		_, err = f.WriteVecAt(l.vecs, pos)
 	}
 	clear(l.vecs) // the caller's buffers are not kept
@@ -252,13 +257,14 @@ func (l *Log) undoWrite(seg *segment, pos int64, err error) error {
 	}
 	l.filesMu.RLock()
 	defer l.filesMu.RUnlock()
-	f, undoErr := seg.open(true)
+	f, undoErr := seg.open()
 	if undoErr == nil {
 		undoErr = f.Truncate(pos)
 	}
 	if undoErr != nil {
 		return l.fail("append", errors.Join(err, undoErr))
 	}
+	seg.writes.Add(-1)
 	return &NoSpaceError{Dir: l.dir, Op: "append", Err: err}
 }
 

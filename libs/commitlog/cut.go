@@ -3,6 +3,8 @@ package commitlog
 import (
 	"errors"
 	"io"
+
+	"github.com/leat-io/leat/libs/vfs"
 )
 
 // cut removes everything from a place on: later segments, last one first, so that
@@ -32,48 +34,48 @@ func (r *recovery) cut(at cut) error {
 		}
 		l.segs = l.segs[:i]
 	}
-	// It was opened for reading only if it was not the last one.
-	if err := seg.reopen(); err != nil {
+	seg.size.Store(at.pos)
+	f, err := seg.grow()
+	if err != nil {
 		return err
 	}
-	seg.sealedAt.Store(notSealed)
-	seg.size.Store(at.pos)
-	return (*seg.file.Load()).Truncate(at.pos)
+	defer seg.release()
+	return f.Truncate(at.pos)
 }
 
 // removeSegment deletes a segment's files, the .log last: without it the others are
 // ignored, and with it they are made anew.
 func (l *Log) removeSegment(seg *segment) error {
-	if err := seg.close(); err != nil {
+	if err := seg.detach(); err != nil {
 		return err
 	}
-	for _, path := range []string{seg.idx.offsets.path, seg.idx.times.path, seg.path()} {
-		if err := l.fs.Remove(path); err != nil && !isNotExist(err) {
+	for _, path := range seg.files() {
+		if err := l.fs.Remove(*path); err != nil && !isNotExist(err) {
 			return err
 		}
 	}
 	return nil
 }
 
-// reopen opens the .log for writing, whatever it was opened for.
-func (s *segment) reopen() error {
-	if f := s.file.Swap(nil); f != nil {
-		if err := (*f).Close(); err != nil {
-			return err
-		}
+// grow makes a sealed segment the active one: its .log is acquired for writing,
+// whatever it was opened for. Nobody else uses it meanwhile.
+func (s *segment) grow() (vfs.File, error) {
+	s.sealedAt.Store(notSealed)
+	if err := s.close(); err != nil {
+		return nil, err
 	}
-	_, err := s.open(true)
-	return err
+	return s.acquire()
 }
 
 // validAfter counts whole, valid batches from the one at pos on, which is itself
 // at fault: it skips it by its length, if that can be believed, and stops at the
 // next fault. A torn write leaves none; more than none may be a sign of bit rot.
 func validAfter(seg *segment, pos int64) (int, error) {
-	f, err := seg.open(false)
+	f, err := seg.acquire()
 	if err != nil {
 		return 0, err
 	}
+	defer seg.release()
 	sc := newScanner(f, seg.size.Load(), make([]byte, scanBuffer))
 	count := 0
 	for first := true; pos < sc.size; first = false {

@@ -45,6 +45,7 @@ var errBadIndex = errors.New("index does not fit the log")
 // guards it.
 type entryFile struct {
 	fs    vfs.FS
+	cache *FileCache
 	path  string
 	kind  byte
 	width int
@@ -84,6 +85,7 @@ func (e *entryFile) load() error {
 		return errors.Join(err, f.Close())
 	}
 	e.file = f
+	e.cache.opening()
 	if !e.known {
 		// Part of an entry at the end is what a crash left of a write.
 		e.known, e.onFS = true, int(min(size/int64(e.width), math.MaxInt32))
@@ -187,6 +189,7 @@ func (e *entryFile) close() error {
 	}
 	f := e.file
 	e.file = nil
+	e.cache.open.Add(-1)
 	return f.Close()
 }
 
@@ -202,9 +205,10 @@ type segIndex struct {
 }
 
 func newSegIndex(fsys vfs.FS, dir string, base int64) *segIndex {
+	cache := NewFileCache(DefaultOpenFiles)
 	return &segIndex{
-		offsets: entryFile{fs: fsys, path: segmentPath(dir, base, indexSuffix), kind: kindOffset, width: offsetEntrySize, base: base},
-		times:   entryFile{fs: fsys, path: segmentPath(dir, base, timeIndexSuffix), kind: kindTime, width: timeEntrySize, base: base},
+		offsets: entryFile{fs: fsys, cache: cache, path: segmentPath(dir, base, indexSuffix), kind: kindOffset, width: offsetEntrySize, base: base},
+		times:   entryFile{fs: fsys, cache: cache, path: segmentPath(dir, base, timeIndexSuffix), kind: kindTime, width: timeEntrySize, base: base},
 	}
 }
 

@@ -22,6 +22,8 @@ type Log struct {
 	now func() time.Time
 	log *slog.Logger
 	cfg atomic.Pointer[Config]
+	// files closes files of this log that were not used for long.
+	files *FileCache
 
 	// changeMu is held by whoever takes segments away or replaces them.
 	changeMu sync.Mutex

@@ -62,6 +62,8 @@ type timeQuery struct {
 // older.
 func (q *timeQuery) inSegment(seg *segment) (TimestampOffset, bool, error) {
 	none := TimestampOffset{Offset: -1, Timestamp: record.NoTimestamp, LeaderEpoch: record.NoLeaderEpoch}
+	seg.pin()
+	defer seg.unpin()
 	rel, err := seg.idx.floorTime(q.ts)
 	if errors.Is(err, errBadIndex) {
 		if err = seg.rebuild(q.interval); err == nil {
@@ -86,7 +88,7 @@ func (q *timeQuery) inSegment(seg *segment) (TimestampOffset, bool, error) {
 	if err != nil || !found {
 		return none, false, err
 	}
-	f, err := seg.open(false)
+	f, err := seg.open()
 	if err != nil {
 		return none, false, err
 	}

@@ -22,7 +22,7 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 		return nil, RecoveryReport{}, fmt.Errorf("open log: %w", err)
 	}
 	l := &Log{
-		fs: o.FS, dir: o.Dir, now: o.Now, log: o.Logger,
+		fs: o.FS, dir: o.Dir, now: o.Now, log: o.Logger, files: o.Files,
 		id: Metadata{Topic: o.Topic, Partition: o.Partition, TopicID: o.TopicID},
 	}
 	l.cfg.Store(&o.Config)
@@ -51,9 +51,9 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 	if err := l.restoreProducers(l.segs, r.snapshots, l.end); err != nil {
 		return nil, r.report, err
 	}
-	// An idle log keeps one descriptor, that of its active .log.
+	// An idle log keeps no descriptor.
 	for _, seg := range l.segs {
-		if err := seg.park(seg == l.active()); err != nil {
+		if err := seg.close(); err != nil {
 			return nil, r.report, err
 		}
 	}
@@ -136,7 +136,7 @@ func (r *recovery) create() error {
 	if err := l.fs.SyncDir(filepath.Dir(l.dir)); err != nil {
 		return err
 	}
-	seg, err := createSegment(l.fs, l.dir, 0)
+	seg, err := createSegment(l.fs, l.dir, 0, l.files)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (r *recovery) create() error {
 func (r *recovery) finishReset(bases []int64) error {
 	var segs []*segment
 	for _, base := range bases {
-		segs = append(segs, newSegment(r.l.fs, r.l.dir, base))
+		segs = append(segs, newCachedSegment(r.l.fs, r.l.dir, base, r.l.files))
 	}
 	return r.l.finishReset(segs)
 }
@@ -165,7 +165,7 @@ func (r *recovery) dropExpired(bases []int64) ([]int64, error) {
 		}
 	}
 	for len(bases) > 1 && bases[1] <= l.marks.start {
-		if err := l.removeSegment(newSegment(l.fs, l.dir, bases[0])); err != nil {
+		if err := l.removeSegment(newCachedSegment(l.fs, l.dir, bases[0], l.files)); err != nil {
 			return nil, err
 		}
 		bases = bases[1:]
@@ -180,7 +180,7 @@ func (r *recovery) open(bases []int64) error {
 		return err
 	}
 	for i, base := range bases {
-		seg := newSegment(l.fs, l.dir, base)
+		seg := newCachedSegment(l.fs, l.dir, base, l.files)
 		if i+1 < len(bases) {
 			seg.sealedAt.Store(bases[i+1])
 		}
@@ -219,10 +219,11 @@ func (r *recovery) firstToScan() int {
 func (r *recovery) openClean() (done bool, err error) {
 	l := r.l
 	seg := l.active()
-	f, err := seg.open(true)
+	f, err := seg.acquire()
 	if err != nil {
 		return false, err
 	}
+	defer seg.release()
 	p, maxTS, err := seg.idx.last()
 	if err != nil {
 		return false, ignoreBadIndex(err)

@@ -143,6 +143,9 @@ type Options struct {
 	// CleanShutdown says that the last owner closed this log and noted so durably.
 	// Nothing is scanned then.
 	CleanShutdown bool
+	// Files bounds how many files are open, together with all other logs that were
+	// given the same one; nil is DefaultOpenFiles for this log alone.
+	Files *FileCache
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// Logger gets what recovery found; nil is silence.
@@ -154,6 +157,9 @@ func (o Options) WithDefaults() Options {
 	o.Config = o.Config.WithDefaults()
 	if o.FS == nil {
 		o.FS = vfs.OS()
+	}
+	if o.Files == nil {
+		o.Files = NewFileCache(DefaultOpenFiles)
 	}
 	if o.Now == nil {
 		o.Now = time.Now

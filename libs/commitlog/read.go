@@ -64,8 +64,7 @@ func (l *Log) Read(offset, upTo int64, maxBytes int, alloc func(n int) []byte) (
 	defer lookupBuffers.Put(buf)
 	i := v.segmentOf(offset)
 	if pos, ok := l.cursors.find(offset, v.segs[i]); ok {
-		sc := newScanner(*v.segs[i].file.Load(), v.segs[i].size.Load(), (*buf)[:record.HeaderSize])
-		if h, err := sc.header(pos); err == nil && h.BaseOffset == offset {
+		if h, ok := v.segs[i].headerAt(pos, (*buf)[:record.HeaderSize]); ok && h.BaseOffset == offset {
 			return l.readFrom(&v, v.segs[i], pos, &h, offset, upTo, maxBytes, alloc)
 		}
 	}
@@ -92,6 +91,18 @@ func (l *Log) Read(offset, upTo int64, maxBytes int, alloc func(n int) []byte) (
 	}
 }
 
+// headerAt reads the header of the batch at pos, if there is one.
+func (s *segment) headerAt(pos int64, buf []byte) (record.Header, bool) {
+	f, err := s.acquire()
+	if err != nil {
+		return record.Header{}, false
+	}
+	defer s.release()
+	sc := newScanner(f, s.size.Load(), buf)
+	h, err := sc.header(pos)
+	return h, err == nil
+}
+
 // endsEarly says that a segment turned out to end before an offset that, by the
 // bases, it should hold.
 func (s *segment) endsEarly(offset int64) error {
@@ -115,10 +126,11 @@ func (l *Log) readFrom(v *view, seg *segment, pos int64, h *record.Header, offse
 		return res, fmt.Errorf("read %s: alloc gave %d bytes where %d were asked for", seg.path(), len(buf), n)
 	}
 	buf = buf[:n]
-	f, err := seg.open(false)
+	f, err := seg.acquire()
 	if err != nil {
 		return res, err
 	}
+	defer seg.release()
 	if got, err := f.ReadAt(buf, pos); got < n {
 		if errors.Is(err, io.EOF) {
 			err = &CorruptError{Path: seg.path(), Position: pos + int64(got), Offset: h.BaseOffset, Detail: "the file has become shorter"}
@@ -168,7 +180,7 @@ func (c *cursors) find(offset int64, seg *segment) (pos int64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range c.ring {
-		if r := &c.ring[i]; r.offset == offset && r.seg == seg && seg.file.Load() != nil {
+		if r := &c.ring[i]; r.offset == offset && r.seg == seg {
 			return r.pos, true
 		}
 	}

@@ -69,10 +69,11 @@ func (r *recovery) tooShort(end int64, at cut) error {
 // last valid batch.
 func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 	seg := r.l.segs[i]
-	f, err := seg.open(i == len(r.l.segs)-1)
+	f, err := seg.acquire()
 	if err != nil {
 		return expect, at, err
 	}
+	defer seg.release()
 	seg.idx.mu.Lock()
 	defer seg.idx.mu.Unlock()
 	from, maxTS, err := r.keepIndex(seg, f)
@@ -196,7 +197,7 @@ func (r *recovery) settle(from int) error {
 		}
 		// Entries that were dropped must not come back: they would describe bytes
 		// that are written anew.
-		if err := seg.idx.sync(); err != nil {
+		if err := seg.syncIndex(); err != nil {
 			return err
 		}
 	}

@@ -125,7 +125,7 @@ func (w *segmentWriter) close() error {
 // newSegmentWriter makes the files of a segment that begins at base and will end
 // before end.
 func (l *Log) newSegmentWriter(base, end int64) (*segmentWriter, error) {
-	seg := newSegment(l.fs, l.dir, base)
+	seg := newCachedSegment(l.fs, l.dir, base, l.files)
 	seg.logPath += cleanedSuffix
 	seg.idx.offsets.path += cleanedSuffix
 	seg.idx.times.path += cleanedSuffix
@@ -280,7 +280,7 @@ func (l *Log) install(old []*segment, seg *segment) error {
 	l.mu.Unlock()
 	var errs []error
 	for _, s := range old {
-		errs = append(errs, s.close())
+		errs = append(errs, s.detach())
 	}
 	return errors.Join(errs...)
 }

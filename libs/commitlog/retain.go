@@ -189,8 +189,11 @@ func (l *Log) rollExpired(highWatermark int64) (bool, error) {
 	if end := l.EndOffset(); end > highWatermark || l.active().size.Load() == 0 {
 		return false, nil
 	}
-	_, err := l.roll(l.EndOffset())
-	return err == nil, err
+	seg, err := l.roll(l.EndOffset())
+	if err != nil {
+		return false, err
+	}
+	return true, seg.close() // it may stay empty for long
 }
 
 // dropHead takes the first n segments out of the log. The caller holds changeMu.
@@ -237,7 +240,7 @@ func (l *Log) detach(n int) ([]*segment, error) {
 	l.mu.Unlock()
 	var errs []error
 	for _, seg := range gone {
-		errs = append(errs, seg.close())
+		errs = append(errs, seg.detach())
 	}
 	return gone, errors.Join(errs...)
 }

@@ -25,11 +25,15 @@ func Scan(fsys vfs.FS, dir string, fn func(BatchInfo) error) error {
 }
 
 func scanSegment(seg *segment, fn func(BatchInfo) error) (err error) {
-	f, err := seg.open(false)
+	seg.readOnly = true
+	f, err := seg.acquire()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, seg.close()) }()
+	defer func() {
+		seg.release()
+		err = errors.Join(err, seg.close())
+	}()
 	sc := newScanner(f, seg.size.Load(), make([]byte, scanBuffer))
 	var batch []byte
 	for pos := int64(0); pos < sc.size; {

@@ -73,6 +73,18 @@ type segment struct {
 	// change when the segment takes the place of others.
 	logPath string
 
+	cache    *FileCache
+	prev     *segment // in the cache's ring; cache.mu guards these four
+	next     *segment
+	pins     int
+	detached bool
+	// writes counts the writes to the .log, synced those that a sync covered.
+	writes atomic.Int64
+	synced atomic.Int64
+	// readOnly keeps the .log of a log that nobody has open from being opened for
+	// writing.
+	readOnly bool
+
 	mu   sync.Mutex // guards opening
 	file atomic.Pointer[vfs.File]
 	size atomic.Int64 // bytes that readers may see
@@ -83,7 +95,15 @@ type segment struct {
 }
 
 func newSegment(fsys vfs.FS, dir string, base int64) *segment {
-	s := &segment{fs: fsys, dir: dir, base: base, idx: newSegIndex(fsys, dir, base), logPath: segmentPath(dir, base, logSuffix)}
+	return newCachedSegment(fsys, dir, base, NewFileCache(DefaultOpenFiles))
+}
+
+func newCachedSegment(fsys vfs.FS, dir string, base int64, cache *FileCache) *segment {
+	s := &segment{
+		fs: fsys, dir: dir, base: base, idx: newSegIndex(fsys, dir, base), cache: cache,
+		logPath: segmentPath(dir, base, logSuffix),
+	}
+	s.idx.offsets.cache, s.idx.times.cache = cache, cache
 	s.size.Store(unknownSize)
 	s.sealedAt.Store(notSealed)
 	s.maxTS.Store(noTimestamp)
@@ -92,8 +112,8 @@ func newSegment(fsys vfs.FS, dir string, base int64) *segment {
 
 // createSegment makes the files of an empty segment. Their names are not durable
 // before the directory is synced.
-func createSegment(fsys vfs.FS, dir string, base int64) (_ *segment, err error) {
-	s := newSegment(fsys, dir, base)
+func createSegment(fsys vfs.FS, dir string, base int64, cache *FileCache) (_ *segment, err error) {
+	s := newCachedSegment(fsys, dir, base, cache)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -109,6 +129,7 @@ func createSegment(fsys vfs.FS, dir string, base int64) (_ *segment, err error) 
 		return nil, err
 	}
 	s.file.Store(&f)
+	cache.opening()
 	s.size.Store(0)
 	s.maxTSKnown.Store(true)
 	return s, nil
@@ -116,9 +137,22 @@ func createSegment(fsys vfs.FS, dir string, base int64) (_ *segment, err error) 
 
 func (s *segment) path() string { return s.logPath }
 
-// open opens the .log, for writing too if this is the active segment, and learns
-// its size.
-func (s *segment) open(writable bool) (vfs.File, error) {
+// acquire opens the .log, if need be, for writing too if this is the active segment,
+// and learns its size. The file stays open until release.
+func (s *segment) acquire() (vfs.File, error) {
+	s.pin()
+	f, err := s.open()
+	if err != nil {
+		s.unpin()
+	}
+	return f, err
+}
+
+// release ends what acquire began.
+func (s *segment) release() { s.unpin() }
+
+// open is acquire for who has the segment pinned already.
+func (s *segment) open() (vfs.File, error) {
 	if f := s.file.Load(); f != nil {
 		return *f, nil
 	}
@@ -128,7 +162,7 @@ func (s *segment) open(writable bool) (vfs.File, error) {
 		return *f, nil
 	}
 	open := s.fs.OpenRead
-	if writable {
+	if s.sealedAt.Load() == notSealed && !s.readOnly {
 		open = s.fs.Open
 	}
 	f, err := open(s.path())
@@ -143,6 +177,7 @@ func (s *segment) open(writable bool) (vfs.File, error) {
 		s.size.Store(size)
 	}
 	s.file.Store(&f)
+	s.cache.opening()
 	return f, nil
 }
 
@@ -155,23 +190,16 @@ func (s *segment) length() (int64, error) {
 	return info.Size, err
 }
 
-func (s *segment) close() error {
+// closeFiles closes what is open. The caller knows that nobody uses it.
+func (s *segment) closeFiles() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.idx.close()
 	if f := s.file.Swap(nil); f != nil {
+		s.cache.open.Add(-1)
 		err = errors.Join(err, (*f).Close())
 	}
 	return err
-}
-
-// park releases descriptors that may not be needed soon, while nobody else knows
-// the segment.
-func (s *segment) park(keepLog bool) error {
-	if !keepLog {
-		return s.close()
-	}
-	return s.idx.close()
 }
 
 // fault dresses an error met at a byte of the segment.
@@ -185,10 +213,11 @@ func (s *segment) fault(pos, offset int64, err error) error {
 // find returns the first batch whose last offset is at or above offset, which is
 // not below the segment's base. found is false when the segment ends before.
 func (s *segment) find(offset, interval int64, buf []byte) (pos int64, h record.Header, found bool, err error) {
-	f, err := s.open(false)
+	f, err := s.acquire()
 	if err != nil {
 		return 0, h, false, err
 	}
+	defer s.release()
 	rel := min(offset-s.base, math.MaxUint32)
 	for try := 0; ; try++ {
 		p, err := s.idx.floor(rel)
@@ -248,10 +277,11 @@ func (s *segment) indexFault() error {
 
 // rebuild makes both indexes anew from the batches' headers.
 func (s *segment) rebuild(interval int64) error {
-	f, err := s.open(false)
+	f, err := s.acquire()
 	if err != nil {
 		return err
 	}
+	defer s.release()
 	s.idx.mu.Lock()
 	defer s.idx.mu.Unlock()
 	if err := s.idx.keepLocked(0); err != nil {
@@ -292,6 +322,8 @@ func (s *segment) endsInGap(gapsBelow, interval int64) (bool, error) {
 	if end == notSealed || end > gapsBelow {
 		return false, nil
 	}
+	s.pin()
+	defer s.unpin()
 	if _, err := s.maxTimestamp(interval); err != nil { // makes the index anew if it does not fit
 		return false, err
 	}
@@ -307,6 +339,8 @@ func (s *segment) maxTimestamp(interval int64) (int64, error) {
 	if s.maxTSKnown.Load() {
 		return s.maxTS.Load(), nil
 	}
+	s.pin()
+	defer s.unpin()
 	ts, end, err := s.idx.end()
 	if err == nil && end.rel == s.endRel() {
 		s.maxTS.Store(ts)

@@ -306,41 +306,44 @@ func (l *Log) restoreProducers(segs []*segment, snapshots []snapshotFile, end in
 
 // replay applies the batches from the state's offset up to end.
 func (l *Log) replay(segs []*segment, state *producerState, end int64) error {
-	now := l.now().UnixMilli()
 	v := view{segs: segs}
 	buf := make([]byte, lookupBuffer)
-	interval := l.config().IndexIntervalBytes
 	for i := max(0, v.segmentOf(state.offset)); i < len(segs) && segs[i].base < end; i++ {
-		seg := segs[i]
-		pos, _, found, err := seg.find(max(state.offset, seg.base), interval, buf)
-		if err != nil {
+		if err := l.replaySegment(segs[i], state, buf); err != nil {
 			return err
 		}
-		if !found {
-			continue
-		}
-		f, err := seg.open(i == len(segs)-1)
+	}
+	return nil
+}
+
+func (l *Log) replaySegment(seg *segment, state *producerState, buf []byte) error {
+	f, err := seg.acquire()
+	if err != nil {
+		return err
+	}
+	defer seg.release()
+	now := l.now().UnixMilli()
+	pos, _, found, err := seg.find(max(state.offset, seg.base), l.config().IndexIntervalBytes, buf)
+	if err != nil || !found {
+		return err
+	}
+	sc := newScanner(f, seg.size.Load(), buf)
+	for pos < sc.size {
+		h, err := sc.header(pos)
 		if err != nil {
-			return err
+			return seg.fault(pos, state.offset, err)
 		}
-		sc := newScanner(f, seg.size.Load(), buf)
-		for pos < sc.size {
-			h, err := sc.header(pos)
-			if err != nil {
-				return seg.fault(pos, state.offset, err)
+		var kind int16
+		var fence record.Fence
+		if h.Attributes.Control() && h.Size() <= maxControlBatch {
+			batch := make([]byte, h.Size())
+			if _, err := f.ReadAt(batch, pos); err != nil {
+				return err
 			}
-			var kind int16
-			var fence record.Fence
-			if h.Attributes.Control() && h.Size() <= maxControlBatch {
-				batch := make([]byte, h.Size())
-				if _, err := f.ReadAt(batch, pos); err != nil {
-					return err
-				}
-				kind, fence, _ = record.Control(batch)
-			}
-			state.apply(&h, kind, fence, now)
-			pos += int64(h.Size())
+			kind, fence, _ = record.Control(batch)
 		}
+		state.apply(&h, kind, fence, now)
+		pos += int64(h.Size())
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func (l *Log) doSync(w *syncWork) error {
 			return err
 		}
 		// It is of no more use to the appender; lookups open it again.
-		if err := errors.Join(seg.idx.sync(), seg.idx.close()); err != nil {
+		if err := seg.syncIndex(); err != nil {
 			return err
 		}
 	}
@@ -99,11 +99,24 @@ func (l *Log) doSync(w *syncWork) error {
 }
 
 func syncSegment(seg *segment) error {
-	f, err := seg.open(true)
+	f, err := seg.acquire()
 	if err != nil {
 		return err
 	}
-	return f.Sync()
+	defer seg.release()
+	writes := seg.writes.Load()
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	seg.synced.Store(max(seg.synced.Load(), writes))
+	return nil
+}
+
+// syncIndex makes a segment's indexes durable.
+func (s *segment) syncIndex() error {
+	s.pin()
+	defer s.unpin()
+	return s.idx.sync()
 }
 
 // Close syncs everything, writes the indexes out and releases the files. When it
@@ -123,7 +136,7 @@ func (l *Log) Close() error {
 		return err
 	}
 	if err == nil {
-		if err = l.active().idx.sync(); err == nil && l.end > l.segs[0].base {
+		if err = l.active().syncIndex(); err == nil && l.end > l.segs[0].base {
 			err = errors.Join(l.writeSnapshot(true), l.syncSnapshots())
 		}
 		if err == nil {
@@ -164,5 +177,5 @@ func (l *Log) release() error {
 	for _, seg := range segs {
 		errs = append(errs, seg.close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, l.files.takeErrors())...)
 }

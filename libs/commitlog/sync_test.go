@@ -20,8 +20,8 @@ type hookFile struct {
 	fs *hookFS
 }
 
-func (h *hookFS) Create(path string) (vfs.File, error) {
-	f, err := h.FS.Create(path)
+func (h *hookFS) Open(path string) (vfs.File, error) {
+	f, err := h.FS.Open(path)
 	if err != nil || !strings.HasSuffix(path, logSuffix) {
 		return f, err
 	}
@@ -170,39 +170,5 @@ func TestCleanMarkerWithAShortFile(t *testing.T) {
 	}
 	if info := mustAppend(t, l, batch(t, 1, "next", 1), 1); info.BaseOffset != 6 || info.Position != third {
 		t.Fatalf("%+v", info)
-	}
-}
-
-// case 47, the log's part: a log that is opened and left alone keeps one descriptor,
-// and each sealed segment that is read one more.
-func TestDescriptors(t *testing.T) {
-	fsys := newFS(t)
-	o := testOptions(fsys)
-	l, _ := mustOpen(t, o)
-	check := func(want int, when string) {
-		t.Helper()
-		if n := fsys.OpenFiles(); n != want {
-			t.Fatalf("%s: %d files are open, want %d", when, n, want)
-		}
-	}
-	check(1, "a new log")
-	fill(t, l, 100)
-	check(l.Segments(), "appended, rolled and synced")
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	check(0, "closed")
-	o.RecoveryPoint = 200
-	for _, o.CleanShutdown = range []bool{true, false} {
-		l, _ = mustOpen(t, o)
-		check(1, "opened")
-		if _, err := l.Read(0, 200, 1, alloc); err != nil {
-			t.Fatal(err)
-		}
-		check(4, "one sealed segment read")
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		check(0, "closed")
 	}
 }

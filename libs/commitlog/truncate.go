@@ -85,10 +85,11 @@ func (l *Log) findCut(seg *segment, offset int64) (cutPlace, error) {
 }
 
 func (l *Log) tryFindCut(seg *segment, offset int64) (cutPlace, error) {
-	f, err := seg.open(false)
+	f, err := seg.acquire()
 	if err != nil {
 		return cutPlace{}, err
 	}
+	defer seg.release()
 	at, err := seg.idx.cutPlace(offset - seg.base)
 	if err != nil {
 		return at, err
@@ -154,20 +155,21 @@ func (l *Log) cutAt(i int, at *cutPlace) error {
 		}
 	}
 	seg := segs[i]
-	if err := seg.reopen(); err != nil {
+	f, err := seg.grow()
+	if err != nil {
 		return err
 	}
-	f := *seg.file.Load()
+	defer seg.release()
 	if err := f.Truncate(at.pos); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
+	seg.synced.Store(seg.writes.Load())
 	if err := seg.idx.cut(at.keep, at.pos-at.point.pos); err != nil {
 		return err
 	}
-	seg.sealedAt.Store(notSealed)
 	seg.size.Store(at.pos)
 	seg.maxTS.Store(at.maxTS)
 	seg.maxTSKnown.Store(true)
@@ -253,12 +255,12 @@ func (l *Log) finishReset(segs []*segment) error {
 	if err := epochs.save(l.fs, l.dir); err != nil {
 		return err
 	}
-	seg, err := createSegment(l.fs, l.dir, m.reset)
+	seg, err := createSegment(l.fs, l.dir, m.reset, l.files)
 	if err != nil {
 		return err
 	}
-	if err := l.fs.SyncDir(l.dir); err != nil {
-		return errors.Join(err, seg.close())
+	if err := errors.Join(seg.close(), l.fs.SyncDir(l.dir)); err != nil {
+		return err
 	}
 	l.mu.Lock()
 	l.segs, l.unsynced, l.epochs = []*segment{seg}, nil, nil
