@@ -24,14 +24,15 @@ func syncData(f *os.File) error {
 }
 
 // writeVecAt gathers vecs into as few pwritev calls as IOV_MAX and short writes
-// allow. Only a batch that came in pieces pays for the slice it builds.
+// allow. A batch that came in few pieces, as most do, allocates nothing.
 func writeVecAt(f *os.File, vecs [][]byte, off int64) (int, error) {
 	if len(vecs) == 1 {
 		return f.WriteAt(vecs[0], off)
 	}
 	total := 0
 	err := control(f, "pwritev", func(fd int) error {
-		rest := append(make([][]byte, 0, len(vecs)), vecs...)
+		var few [8][]byte
+		rest := append(few[:0], vecs...)
 		for len(rest) > 0 {
 			if len(rest[0]) == 0 {
 				rest = rest[1:]
