@@ -174,6 +174,9 @@ type cleaning struct {
 	last     map[int64]int64 // producer id → last offset of its last batch
 	horizon  int64           // the earliest one that was seen in this pass, -1 for none
 	fates    []bool          // of the records of one batch
+	keys     []keyOf         // of one batch
+	hashes   []keyHash       // of those
+	touched  uint64          // keeps offsetMap.touch from being optimized away
 	buf      []byte          // what was read
 	work     int             // bytes since the last call of Pace
 }

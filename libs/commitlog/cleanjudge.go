@@ -25,7 +25,7 @@ type verdict struct {
 // says outlives the records it stood among. Tombstones that stay give their batch a
 // horizon, once, at which they may go; by then everything older of their keys has
 // long gone, since the pass that set the horizon removed it.
-func (c *cleaning) judge(seg *segment, h *record.Header, batch []byte) (verdict, error) {
+func (c *cleaning) judge(h *record.Header, batch []byte) (verdict, error) {
 	v := verdict{horizon: record.NoTimestamp, tombstone: -1}
 	if h.Attributes.Control() || h.BaseOffset > c.latest {
 		return v, nil
@@ -40,7 +40,7 @@ func (c *cleaning) judge(seg *segment, h *record.Header, batch []byte) (verdict,
 		}
 		return v, nil
 	}
-	kept, tombstones, err := c.judgeRecords(seg, h, batch, &v)
+	kept, tombstones, err := c.judgeRecords(h, batch, &v)
 	if err != nil {
 		return v, err
 	}
@@ -68,43 +68,42 @@ func (c *cleaning) judge(seg *segment, h *record.Header, batch []byte) (verdict,
 
 // judgeRecords decides the fate of each record and returns how many stay, and
 // whether there are tombstones among them.
-func (c *cleaning) judgeRecords(seg *segment, h *record.Header, batch []byte, v *verdict) (kept int, tombstones bool, err error) {
-	if err := c.reader.Reset(batch); err != nil {
-		return 0, false, seg.fault(0, h.BaseOffset, err)
+func (c *cleaning) judgeRecords(h *record.Header, batch []byte, v *verdict) (kept int, tombstones bool, err error) {
+	if err := c.readKeys(batch); err != nil {
+		return 0, false, err
 	}
 	expired := h.Attributes.HasDeleteHorizon() && h.BaseTimestamp <= c.now
 	c.fates = c.fates[:0]
-	for c.reader.Next() {
-		r := c.reader.Record()
-		c.report.RecordsRead++
+	for i := range c.keys {
+		k := &c.keys[i]
 		stays := true
 		switch {
-		case r.Offset > c.latest: // nothing is known about its key
-		case r.Key == nil:
+		case k.offset > c.latest: // nothing is known about its key
+		case k.null:
 			stays = false
 			c.report.NullKeys++
-		case r.Offset < c.offsets.get(r.Key):
+		case k.offset < c.offsets.get(c.hashes[i]):
 			stays = false
-		case r.Value != nil:
+		case !k.tombstone:
 		case expired:
 			stays = false
 			c.report.Tombstones++
-			v.tombstone = r.Offset
+			v.tombstone = k.offset
 		default:
 			tombstones = true
 		}
 		if stays {
 			kept++
-		} else {
-			c.report.RecordsRemoved++
 		}
 		c.fates = append(c.fates, stays)
 	}
-	return kept, tombstones, seg.faultOf(0, h.BaseOffset, c.reader.Err())
+	c.report.RecordsRead += int64(len(c.keys))
+	c.report.RecordsRemoved += int64(len(c.keys) - kept)
+	return kept, tombstones, nil
 }
 
 // rewrite carries a verdict out. It returns the bytes that stay, nil for none.
-func (c *cleaning) rewrite(seg *segment, batch []byte, v *verdict) ([]byte, error) {
+func (c *cleaning) rewrite(batch []byte, v *verdict) ([]byte, error) {
 	switch v.fate {
 	case asIs:
 		return batch, nil
@@ -116,7 +115,7 @@ func (c *cleaning) rewrite(seg *segment, batch []byte, v *verdict) ([]byte, erro
 		i++
 		return c.fates[i]
 	})
-	return out.Batch, seg.faultOf(0, -1, err)
+	return out.Batch, err
 }
 
 // findLastBatches notes where each producer's last batch ends. It must stay, if only

@@ -36,7 +36,7 @@ func (c *cleaning) eachBatch(seg *segment, from int64, fn func(h *record.Header,
 			if errors.Is(err, io.EOF) {
 				return nil
 			}
-			return err
+			return seg.fault(pos, h.BaseOffset, err)
 		}
 		have, pos, next = have[len(batch):], pos+int64(len(batch)), h.NextOffset()
 	}
@@ -149,7 +149,7 @@ func (c *cleaning) mapKeys(segs []*segment, from, limit int64) error {
 			continue
 		}
 		err := c.eachBatch(seg, from, func(h *record.Header, batch []byte) error {
-			full, err := c.mapBatch(seg, h, batch, from)
+			full, err := c.mapBatch(h, batch, from)
 			if err == nil && full {
 				return errMapFull
 			}
@@ -169,24 +169,47 @@ func (c *cleaning) mapKeys(segs []*segment, from, limit int64) error {
 // errMapFull says that the map of keys takes no more. It never leaves the package.
 var errMapFull = errors.New("the map of keys is full")
 
-func (c *cleaning) mapBatch(seg *segment, h *record.Header, batch []byte, from int64) (full bool, err error) {
+func (c *cleaning) mapBatch(h *record.Header, batch []byte, from int64) (full bool, err error) {
 	if h.Attributes.Control() || h.LastOffset() < from {
 		return false, nil
 	}
-	if err := c.reader.Reset(batch); err != nil {
-		return false, seg.fault(0, h.BaseOffset, err)
+	if err := c.readKeys(batch); err != nil {
+		return false, err
 	}
-	for c.reader.Next() {
-		r := c.reader.Record()
-		if r.Offset < from || r.Key == nil {
+	for i := range c.keys {
+		k := &c.keys[i]
+		if k.offset < from || k.null {
 			continue
 		}
-		if !c.offsets.put(r.Key, r.Offset) {
-			c.latest = r.Offset - 1
+		if !c.offsets.put(c.hashes[i], k.offset) {
+			c.latest = k.offset - 1
 			return true, nil
 		}
 	}
-	return false, seg.faultOf(0, h.BaseOffset, c.reader.Err())
+	return false, nil
+}
+
+// keyOf is what the cleaner needs of a record, beside the hash of its key.
+type keyOf struct {
+	offset    int64
+	null      bool // of the key
+	tombstone bool
+}
+
+// readKeys reads a batch's records into keys and hashes, and has their slots of the
+// map at hand.
+func (c *cleaning) readKeys(batch []byte) error {
+	if err := c.reader.Reset(batch); err != nil {
+		return err
+	}
+	c.keys, c.hashes = c.keys[:0], c.hashes[:0]
+	for c.reader.Next() {
+		r := c.reader.Record()
+		c.keys = append(c.keys, keyOf{r.Offset, r.Key == nil, r.Value == nil})
+		c.hashes = append(c.hashes, hashKey(r.Key))
+	}
+	c.touched += c.offsets.touch(c.hashes)
+	return c.reader.Err()
 }
 
 // cleanGroup makes one segment out of a group, unless the group is one segment that
@@ -209,12 +232,12 @@ func (c *cleaning) cleanGroup(group []*segment) error {
 	err = c.l.replaceSegments(group, func(w *segmentWriter) error {
 		for _, seg := range group {
 			err := c.eachBatch(seg, seg.base, func(h *record.Header, batch []byte) error {
-				v, err := c.judge(seg, h, batch)
+				v, err := c.judge(h, batch)
 				if err != nil {
 					return err
 				}
 				removed = max(removed, v.tombstone)
-				out, err := c.rewrite(seg, batch, &v)
+				out, err := c.rewrite(batch, &v)
 				if err != nil || out == nil {
 					return err
 				}
@@ -246,7 +269,7 @@ func (c *cleaning) unchanged(seg *segment) (bool, error) {
 	before, horizon := c.report, c.horizon
 	same := true
 	err := c.eachBatch(seg, seg.base, func(h *record.Header, batch []byte) error {
-		v, err := c.judge(seg, h, batch)
+		v, err := c.judge(h, batch)
 		if err == nil && v.fate != asIs {
 			same, err = false, io.EOF
 		}

@@ -60,9 +60,9 @@ func newOffsetMap(entries int64, old *offsetMap) *offsetMap {
 	return m
 }
 
-func hashKey(key []byte) (hi, lo uint64) {
+func hashKey(key []byte) keyHash {
 	sum := sha256.Sum256(key)
-	return binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])
+	return keyHash{binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])}
 }
 
 // slot is where the key is, or would be put.
@@ -79,26 +79,39 @@ func (m *offsetMap) slot(hi, lo uint64) *mapSlot {
 	}
 }
 
+// keyHash is what the map knows a key by.
+type keyHash struct{ hi, lo uint64 }
+
+// touch fetches the slots where the keys would be. Nearly all of the time that a large
+// map takes goes into waiting for memory; loads that do not depend on one another
+// wait together.
+func (m *offsetMap) touch(hashes []keyHash) (sum uint64) {
+	for _, h := range hashes {
+		at, _ := bits.Mul64(h.hi, uint64(len(m.slots)))
+		sum += m.slots[at].next
+	}
+	return sum
+}
+
 // put notes an offset of a key, which is not below those noted before. False says
 // that the map is full and the key is not in it.
-func (m *offsetMap) put(key []byte, offset int64) bool {
-	hi, lo := hashKey(key)
-	s := m.slot(hi, lo)
+func (m *offsetMap) put(h keyHash, offset int64) bool {
+	s := m.slot(h.hi, h.lo)
 	if s.next == 0 {
 		if m.count == m.limit {
 			return false
 		}
 		m.count++
-		s.hi, s.lo = hi, lo
+		s.hi, s.lo = h.hi, h.lo
 	}
 	s.next = uint64(offset) + 1
 	return true
 }
 
 // get is the newest offset noted for a key, -1 when there is none.
-func (m *offsetMap) get(key []byte) int64 {
+func (m *offsetMap) get(h keyHash) int64 {
 	if m.count == 0 {
 		return -1
 	}
-	return int64(m.slot(hashKey(key)).next) - 1
+	return int64(m.slot(h.hi, h.lo).next) - 1
 }
