@@ -1,6 +1,7 @@
 package commitlog
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -95,6 +96,11 @@ func (l *Log) usable() error {
 // fail makes an error of the disk sticky and returns what is sticky now: the first
 // one wins.
 func (l *Log) fail(op string, err error) error {
+	// Not both: a full disk that could not be undone is a failure.
+	var full *NoSpaceError
+	if errors.As(err, &full) {
+		err = full.Err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.failed == nil {
