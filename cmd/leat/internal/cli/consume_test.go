@@ -155,6 +155,34 @@ func TestConsumeEndsQuietlyWhenNobodyReads(t *testing.T) {
 	}
 }
 
+// A topic that is deleted and made again is read from its beginning, also by who
+// had read further in the old one; what is committed is a place in the new one.
+func TestConsumeStartsOverInATopicMadeAgain(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 1)
+	f.fill("t", 0, "a", "b", "c", "d")
+	f.remade = []string{"e", "f"}
+	c := start(f.addr, nil, "consume", "t", "--group", "g", "--from-beginning")
+	eventually(t, "the records of the new topic, committed", func() bool {
+		return c.out.String() == "a\nb\nc\nd\ne\nf\n" && f.committedAt("g", "t", 0) == 2
+	})
+	c.signals <- syscall.SIGINT
+	if code := c.wait(t); code != 130 || f.left != 1 {
+		t.Errorf("exit code %d, left %d times", code, f.left)
+	}
+}
+
+func TestConsumeWithoutFollowingEndsInATopicMadeAgain(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 2)
+	f.fill("t", 0, "a", "b")
+	f.remade = []string{"c", "d", "e"}
+	out, _ := leat(t, 0, f.addr, "", "consume", "t", "--group", "g", "--from-beginning", "--follow=false")
+	if out != "a\nb\n" {
+		t.Errorf("printed %q: c was not there at the start", out)
+	}
+}
+
 func TestConsumeJoinsAnewWhenItIsFenced(t *testing.T) {
 	f := startFake(t)
 	f.topic("t", 1)

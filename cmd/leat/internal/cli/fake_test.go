@@ -50,6 +50,9 @@ type fakeGateway struct {
 	failCommits int
 	// revokeAfter asks for partition 0 back after so many of its records; 0 is never.
 	revokeAfter int
+	// remade is what the partition 0 holds after its topic was deleted and made
+	// again, which happens at the first commit; nil is never.
+	remade []string
 	// cluster is what DescribeCluster answers.
 	cluster *gatewayv1.DescribeClusterResponse
 }

@@ -23,7 +23,14 @@ type fakeReader struct {
 	breakAt   int
 	delivered int
 	revoking  bool
+	topicID   string
 }
+
+// The ids of a topic before and after it was made again.
+const (
+	firstTopicID  = "the first topic."
+	secondTopicID = "the second topic"
+)
 
 func (f *fakeGateway) Consume(stream gatewayv1.ConsumerService_ConsumeServer) error {
 	m, err := stream.Recv()
@@ -33,7 +40,7 @@ func (f *fakeGateway) Consume(stream gatewayv1.ConsumerService_ConsumeServer) er
 	f.mu.Lock()
 	f.consumed++
 	f.joined = append(f.joined, m.GetOpen())
-	r := &fakeReader{f: f, stream: stream, open: m.GetOpen(), next: map[place]int64{}}
+	r := &fakeReader{f: f, stream: stream, open: m.GetOpen(), next: map[place]int64{}, topicID: firstTopicID}
 	var fence *rpc.Error
 	if f.fence != nil {
 		fence = f.fence(f.consumed)
@@ -114,7 +121,7 @@ func (r *fakeReader) assign() error {
 	slices.SortFunc(r.order, func(a, b place) int { return int(a.partition - b.partition) })
 	for _, p := range r.order {
 		if err := r.stream.Send(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_Assigned{Assigned: &gatewayv1.ConsumeAssigned{
-			Topic: p.topic, Partition: p.partition, StartOffset: r.next[p],
+			Topic: p.topic, Partition: p.partition, StartOffset: r.next[p], TopicId: []byte(r.topicID),
 		}}}); err != nil {
 			return err
 		}
@@ -160,6 +167,28 @@ func (r *fakeReader) deliver() error {
 	return nil
 }
 
+// remake makes topic t again before it answers a commit of the old one.
+func (r *fakeReader) remake(c *gatewayv1.ConsumeCommit) error {
+	r.topicID = secondTopicID
+	gone := rpc.ToProto(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_TOPIC_DELETED, "the fake has made it again"))
+	records := &gatewayv1.ConsumeRecords{Topic: "t", NextOffset: int64(len(r.f.remade)), Cost: 10}
+	for i, v := range r.f.remade {
+		records.Records = append(records.Records, &gatewayv1.ConsumeRecord{Offset: int64(i), Value: []byte(v)})
+	}
+	for _, m := range []*gatewayv1.ConsumeResponse{
+		{Message: &gatewayv1.ConsumeResponse_Assigned{Assigned: &gatewayv1.ConsumeAssigned{Topic: "t", TopicId: []byte(r.topicID)}}},
+		{Message: &gatewayv1.ConsumeResponse_Records{Records: records}},
+		{Message: &gatewayv1.ConsumeResponse_CommitResult{CommitResult: &gatewayv1.ConsumeCommitResult{
+			Sequence: c.GetSequence(), Refused: []*gatewayv1.ConsumePartitionError{{Topic: "t", Error: gone}},
+		}}},
+	} {
+		if err := r.stream.Send(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // receive handles a message of the client; true ends the stream well.
 func (r *fakeReader) receive(m *gatewayv1.ConsumeRequest) (bool, error) {
 	f := r.f
@@ -173,6 +202,9 @@ func (r *fakeReader) receive(m *gatewayv1.ConsumeRequest) (bool, error) {
 			return false, r.stream.Send(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_CommitResult{
 				CommitResult: &gatewayv1.ConsumeCommitResult{Sequence: m.Commit.GetSequence(), Error: rpc.ToProto(e)},
 			}})
+		}
+		if f.remade != nil && r.topicID == firstTopicID {
+			return false, r.remake(m.Commit)
 		}
 		for _, p := range m.Commit.GetPositions() {
 			f.commitLocked(r.open.GetGroup(), place{p.GetTopic(), p.GetPartition()}, p.GetNextOffset())

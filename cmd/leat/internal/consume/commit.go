@@ -47,7 +47,7 @@ func (e *engine) commitDue(now time.Time) {
 	for p, next := range positions {
 		epoch := e.places[p].epoch
 		request.Positions = append(request.Positions, &gatewayv1.ConsumePosition{
-			Topic: p.Topic, Partition: p.Partition, NextOffset: next, LeaderEpoch: &epoch,
+			Topic: p.Topic, Partition: p.Partition, NextOffset: next, LeaderEpoch: &epoch, TopicId: []byte(e.places[p].topicID),
 		})
 	}
 	e.session.send(&gatewayv1.ConsumeRequest{Message: &gatewayv1.ConsumeRequest_Commit{Commit: request}})
@@ -63,6 +63,9 @@ func (e *engine) handleCommitResult(m *gatewayv1.ConsumeCommitResult) {
 	e.summary.CommitErr = nil
 	for _, refused := range m.GetRefused() {
 		p := Partition{refused.GetTopic(), refused.GetPartition()}
+		if _, asked := c.positions[p]; !asked {
+			continue // it was of a topic that is gone
+		}
 		delete(c.positions, p)
 		e.refused(p, rpc.FromProto(refused.GetError()))
 	}

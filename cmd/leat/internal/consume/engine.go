@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"syscall"
 	"time"
 
@@ -17,9 +18,10 @@ import (
 
 // place is what is known of a partition.
 type place struct {
-	next      int64 // offset of the next record to print, -1 unknown
-	flushed   int64 // next, as of the last written output
-	committed int64 // confirmed by the coordinator
+	topicID   string // of the topic with the name, as assigned told it; empty: not told
+	next      int64  // offset of the next record to print, -1 unknown
+	flushed   int64  // next, as of the last written output
+	committed int64  // confirmed by the coordinator
 	assigned  bool
 	revoking  bool
 	revokeBy  time.Time
@@ -72,6 +74,7 @@ type engine struct {
 }
 
 func newEngine(ctx context.Context, cfg Config) *engine {
+	cfg.Ends = maps.Clone(cfg.Ends) // the engine's own from here on
 	if cfg.Note == nil {
 		cfg.Note = func(string, ...any) {}
 	}
@@ -212,7 +215,7 @@ func (e *engine) openRequest() *gatewayv1.ConsumeOpen {
 	for p, pl := range e.places {
 		if pl.next >= 0 && !pl.failed && (pl.assigned || !e.grouped()) {
 			open.Positions = append(open.Positions, &gatewayv1.ConsumePosition{
-				Topic: p.Topic, Partition: p.Partition, NextOffset: pl.next, LeaderEpoch: &pl.epoch,
+				Topic: p.Topic, Partition: p.Partition, NextOffset: pl.next, LeaderEpoch: &pl.epoch, TopicId: []byte(pl.topicID),
 			})
 		}
 	}

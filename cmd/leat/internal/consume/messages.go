@@ -100,11 +100,36 @@ func (e *engine) goesOn() { e.waiting, e.waitingTold = nil, false }
 // if whoever comes next would start elsewhere in a partition without an offset.
 func (e *engine) handleAssigned(a *gatewayv1.ConsumeAssigned) {
 	pl := e.place(a.GetTopic(), a.GetPartition())
+	if id := string(a.GetTopicId()); id != pl.topicID {
+		if pl.topicID != "" {
+			pl = e.startOver(a)
+		}
+		pl.topicID = id
+	}
 	pl.assigned, pl.revoking, pl.failed = true, false, false
 	if pl.next < a.GetStartOffset() {
 		pl.next, pl.flushed = a.GetStartOffset(), a.GetStartOffset()
 	}
 	e.changedAt = time.Now()
+}
+
+// startOver forgets what was read of a topic that was deleted: the one that has
+// its name now begins anew. Without following, it has no records that were there
+// at the start.
+func (e *engine) startOver(a *gatewayv1.ConsumeAssigned) *place {
+	p := Partition{a.GetTopic(), a.GetPartition()}
+	e.cfg.Note("topic %s was deleted and made again; partition %d is read from offset %d", p.Topic, p.Partition, a.GetStartOffset())
+	delete(e.places, p)
+	if rpc.IsReason(e.summary.PartitionErr, typev1.ErrorReason_ERROR_REASON_UNKNOWN_TOPIC, typev1.ErrorReason_ERROR_REASON_TOPIC_DELETED) {
+		e.summary.PartitionErr = nil // it goes on after all
+	}
+	if e.commit != nil {
+		delete(e.commit.positions, p) // its answer is about the old one
+	}
+	if e.cfg.Ends != nil {
+		e.cfg.Ends[p] = a.GetStartOffset()
+	}
+	return e.place(p.Topic, p.Partition)
 }
 
 // reads reports whether records of the partition are to be printed.

@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -357,7 +358,7 @@ func (s *consumeStream) ownedPartitions(settings session.ConsumeSettings) []clie
 			}
 			ids[p.GetTopic()] = t
 		}
-		if t != nil {
+		if id := p.GetTopicId(); t != nil && (len(id) == 0 || bytes.Equal(id, t.ID[:])) {
 			owned = append(owned, client.OwnedPartition{TopicPartition: client.TopicPartition{TopicID: t.ID, Partition: p.GetPartition()}})
 		}
 	}

@@ -25,7 +25,7 @@ func (c *Consume) release(m *gatewayv1.ConsumeRelease) {
 			c.partitionError(pos.GetTopic(), pos.GetPartition(), badPosition(pos))
 			continue
 		}
-		if p := c.byName[name{pos.GetTopic(), pos.GetPartition()}]; p != nil && !p.revokeDone {
+		if p := c.byName[name{pos.GetTopic(), pos.GetPartition()}]; p != nil && !p.revokeDone && p.isTopicOf(pos) {
 			p.released = pos
 		}
 	}
@@ -67,6 +67,10 @@ func (c *Consume) receiveCommit(m *gatewayv1.ConsumeCommit) {
 		p := c.byName[name{pos.GetTopic(), pos.GetPartition()}]
 		var err *rpc.Error
 		switch {
+		case p != nil && !p.isTopicOf(pos):
+			err = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_TOPIC_DELETED,
+				"topic %q was deleted, and partition %d is one of a topic that was made since; drop what was read before", pos.GetTopic(), pos.GetPartition()).
+				WithOutcome(typev1.Outcome_OUTCOME_NOT_DONE).WithAction(typev1.Action_ACTION_DROP_PARTITION)
 		case p == nil || p.revokeDone:
 			err = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STALE_COMMIT,
 				"the stream does not hold partition %d of topic %q; drop it, its new owner reads from the last commit", pos.GetPartition(), pos.GetTopic())

@@ -10,6 +10,7 @@ import (
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/libs/topicid"
 )
 
 // Bounds of what an open message may ask for.
@@ -126,6 +127,9 @@ func consumeSettings(o *gatewayv1.ConsumeOpen, limits ConsumeLimits) (ConsumeSet
 	for _, p := range o.GetPositions() {
 		if p.GetNextOffset() < 0 || p.GetTopic() == "" || p.GetPartition() < 0 {
 			bad("positions: partition %d of topic %q at %d is not a place; use the next offset received", p.GetPartition(), p.GetTopic(), p.GetNextOffset())
+		}
+		if n := len(p.GetTopicId()); n != 0 && n != len(topicid.ID{}) {
+			bad("positions: the topic id of partition %d of topic %q has %d bytes; use the 16 that assigned told, or none", p.GetPartition(), p.GetTopic(), n)
 		}
 		s.positions[name{p.GetTopic(), p.GetPartition()}] = p
 	}

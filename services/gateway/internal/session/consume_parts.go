@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"slices"
 	"time"
 
@@ -47,6 +48,12 @@ type part struct {
 	revokeBy   time.Time                 // by when; zero: whenever
 	revokeDone bool                      // the client gave it up
 	back       *client.AssignedPartition // it was assigned anew meanwhile; nil: it goes
+}
+
+// isTopicOf reports whether a position of the client is one in the topic that has
+// the name now, as far as the client says.
+func (p *part) isTopicOf(pos *gatewayv1.ConsumePosition) bool {
+	return len(pos.GetTopicId()) == 0 || bytes.Equal(pos.GetTopicId(), p.id.TopicID[:])
 }
 
 func (p *part) owned() client.OwnedPartition {
@@ -239,9 +246,19 @@ func (c *Consume) add(a client.AssignedPartition, cause string) {
 	if pos, ok := c.settings.positions[n]; ok {
 		// It counts for the first tenure only: later ones begin where the group says.
 		delete(c.settings.positions, n)
-		p.position, p.lastEpoch = pos.GetNextOffset(), -1
-		if pos.LeaderEpoch != nil {
-			p.lastEpoch = pos.GetLeaderEpoch()
+		switch {
+		case p.isTopicOf(pos):
+			p.position, p.lastEpoch = pos.GetNextOffset(), -1
+			if pos.LeaderEpoch != nil {
+				p.lastEpoch = pos.GetLeaderEpoch()
+			}
+		case c.settings.Group == "":
+			// Nobody says where to begin with the topic that has the name now.
+			c.announce(p)
+			c.failPart(p, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_TOPIC_DELETED,
+				"topic %q was deleted and made again since partition %d was read up to %d; open a stream anew to read it from where you choose", p.topic, p.id.Partition, pos.GetNextOffset()).
+				WithAction(typev1.Action_ACTION_DROP_PARTITION))
+			return
 		}
 	}
 	var spec *typev1.OffsetSpec
@@ -342,6 +359,7 @@ func (c *Consume) announce(p *part) {
 	p.announced = true
 	c.send(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_Assigned{Assigned: &gatewayv1.ConsumeAssigned{
 		Topic: p.topic, Partition: p.id.Partition, StartOffset: p.position, AssignmentEpoch: p.epoch, Cause: p.cause,
+		TopicId: bytes.Clone(p.id.TopicID[:]),
 	}}})
 }
 

@@ -9,6 +9,7 @@ import (
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/libs/topicid"
 )
 
 // TestGroupStory is the life of a member: joined, assigned, read, committed, asked
@@ -392,6 +393,42 @@ func TestDrainKeepsTheMembership(t *testing.T) {
 	h.ends("OK")
 }
 
+// TestPositionsOfAnotherTopic: a position that names the topic of the same name
+// which was deleted counts for nothing, when a stream is opened and later.
+func TestPositionsOfAnotherTopic(t *testing.T) {
+	at := func(id []byte, n int32, next int64) *gatewayv1.ConsumePosition {
+		p := position(n, next)
+		p.TopicId = id
+		return p
+	}
+	old := topicid.ID{0xb}
+	h := newHarness(t).group(&gatewayv1.ConsumeOpen{MemberId: "m1", Attach: 1, Positions: []*gatewayv1.ConsumePosition{
+		at(old[:], 0, 100), at(topicA[:], 1, 8), at(nil, 2, 9),
+	}}).forget()
+	h.assign(1, "0@5", "1@5", "2@5")
+	h.expect("* ack 1 [0 1 2]", "* fetch 0@5 epoch -1", "* fetch 1@8 epoch -1", "* fetch 2@9 epoch -1", "< assigned 0@5", "< assigned 1@8", "< assigned 2@9")
+	h.recv(msgCommit(1, at(old[:], 0, 100), at(topicA[:], 1, 8)))
+	h.expect("* commit #1 1@8")
+	h.c.Committed(h.now, 1, client.CommitResult{}, nil)
+	h.expect("< committed 1 1@8 0!TOPIC_DELETED/DROP_PARTITION")
+	h.recv(msgRelease(at(old[:], 0, 100))).recv(msgCommit(2))
+	h.expect("< committed 2") // there is nothing that was released
+
+	h = newHarness(t).manual(2, &gatewayv1.ConsumeOpen{Positions: []*gatewayv1.ConsumePosition{at(old[:], 0, 100), at(topicA[:], 1, 8)}})
+	h.expect("* lookup a", "* fetch 1@8 epoch -1", `< opened "" 0`, "< assigned 0@-1", "< error 0 TOPIC_DELETED/DROP_PARTITION", "< assigned 1@8")
+}
+
+// TestAssignedNamesTheTopic by its id, so that a client can tell a topic from the
+// one that had its name before.
+func TestAssignedNamesTheTopic(t *testing.T) {
+	h := newHarness(t).group(&gatewayv1.ConsumeOpen{}).forget().assign(1, "0@5")
+	h.c.TakeEffects()
+	o, ok := h.c.Next(h.now)
+	if id := o.Message.GetAssigned().GetTopicId(); !ok || string(id) != string(topicA[:]) {
+		t.Errorf("assigned tells the topic id %x", id)
+	}
+}
+
 // TestSessionNotConfirmed: without a confirmed session nothing is handed out.
 func TestSessionNotConfirmed(t *testing.T) {
 	h := newHarness(t).group(&gatewayv1.ConsumeOpen{}).assign(1, "0@5").forget()
@@ -447,6 +484,7 @@ func TestConsumeOpenIsChecked(t *testing.T) {
 		"rebalance_timeout":    {Group: "g", Topics: []string{"a"}, RebalanceTimeout: seconds(-1)},
 		"no group to commit":   {Topics: []string{"a"}, AutoCommitInterval: seconds(1)},
 		"positions":            {Topics: []string{"a"}, Positions: []*gatewayv1.ConsumePosition{position(0, -1)}},
+		"the topic id":         {Topics: []string{"a"}, Positions: []*gatewayv1.ConsumePosition{{Topic: "a", TopicId: []byte{1}}}},
 		"client_id":            {Topics: []string{"a"}, ClientId: strings.Repeat("c", 256)},
 	} {
 		h := newHarness(t)

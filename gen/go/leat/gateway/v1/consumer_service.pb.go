@@ -617,7 +617,11 @@ type ConsumePosition struct {
 	// Leader epoch of the record before it; -1 or absent: unknown.
 	LeaderEpoch *int32 `protobuf:"varint,4,opt,name=leader_epoch,json=leaderEpoch,proto3,oneof" json:"leader_epoch,omitempty"`
 	// What to keep with a commit; at most 4 KiB.
-	Metadata      string `protobuf:"bytes,5,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Metadata string `protobuf:"bytes,5,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// Id of the topic, as assigned told it; absent: whatever has the name now. A
+	// position in a topic that was deleted since, and perhaps made again, counts for
+	// nothing: opening ignores it in a group, a commit of it is refused.
+	TopicId       []byte `protobuf:"bytes,6,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -685,6 +689,13 @@ func (x *ConsumePosition) GetMetadata() string {
 		return x.Metadata
 	}
 	return ""
+}
+
+func (x *ConsumePosition) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
 }
 
 // ConsumeCredit grants credit.
@@ -1659,7 +1670,10 @@ type ConsumeAssigned struct {
 	// Group epoch of the assignment; 0 without a group.
 	AssignmentEpoch int64 `protobuf:"varint,4,opt,name=assignment_epoch,json=assignmentEpoch,proto3" json:"assignment_epoch,omitempty"`
 	// Why, for people.
-	Cause         string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
+	Cause string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Id of the topic, 16 bytes. One that differs from the last of the same name
+	// says that the topic was deleted and made again: offsets begin anew.
+	TopicId       []byte `protobuf:"bytes,6,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1727,6 +1741,13 @@ func (x *ConsumeAssigned) GetCause() string {
 		return x.Cause
 	}
 	return ""
+}
+
+func (x *ConsumeAssigned) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
 }
 
 // ConsumeRecords carries records of one partition in order.
@@ -2417,14 +2438,15 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1b\n" +
 	"\x06offset\x18\x03 \x01(\x03H\x00R\x06offset\x88\x01\x01B\t\n" +
-	"\a_offset\"\xbb\x01\n" +
+	"\a_offset\"\xd6\x01\n" +
 	"\x0fConsumePosition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1f\n" +
 	"\vnext_offset\x18\x03 \x01(\x03R\n" +
 	"nextOffset\x12&\n" +
 	"\fleader_epoch\x18\x04 \x01(\x05H\x00R\vleaderEpoch\x88\x01\x01\x12\x1a\n" +
-	"\bmetadata\x18\x05 \x01(\tR\bmetadataB\x0f\n" +
+	"\bmetadata\x18\x05 \x01(\tR\bmetadata\x12\x19\n" +
+	"\btopic_id\x18\x06 \x01(\fR\atopicIdB\x0f\n" +
 	"\r_leader_epoch\"%\n" +
 	"\rConsumeCredit\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\"P\n" +
@@ -2484,13 +2506,14 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	"\x06attach\x18\x04 \x01(\x03R\x06attach\"E\n" +
 	"\rConsumeStatus\x124\n" +
 	"\vwaiting_for\x18\x01 \x01(\v2\x13.leat.type.v1.ErrorR\n" +
-	"waitingFor\"\xa9\x01\n" +
+	"waitingFor\"\xc4\x01\n" +
 	"\x0fConsumeAssigned\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12!\n" +
 	"\fstart_offset\x18\x03 \x01(\x03R\vstartOffset\x12)\n" +
 	"\x10assignment_epoch\x18\x04 \x01(\x03R\x0fassignmentEpoch\x12\x14\n" +
-	"\x05cause\x18\x05 \x01(\tR\x05cause\"\xf3\x01\n" +
+	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x19\n" +
+	"\btopic_id\x18\x06 \x01(\fR\atopicId\"\xf3\x01\n" +
 	"\x0eConsumeRecords\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x128\n" +

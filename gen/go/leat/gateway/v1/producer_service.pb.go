@@ -622,8 +622,10 @@ type ProduceOpened struct {
 	MaxInFlightRecords int32 `protobuf:"varint,3,opt,name=max_in_flight_records,json=maxInFlightRecords,proto3" json:"max_in_flight_records,omitempty"`
 	// Most bytes of records that may be unanswered.
 	MaxInFlightBytes int64 `protobuf:"varint,4,opt,name=max_in_flight_bytes,json=maxInFlightBytes,proto3" json:"max_in_flight_bytes,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The delivery timeout in force: what open asks for, rounded up.
+	DeliveryTimeout *durationpb.Duration `protobuf:"bytes,5,opt,name=delivery_timeout,json=deliveryTimeout,proto3" json:"delivery_timeout,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ProduceOpened) Reset() {
@@ -682,6 +684,13 @@ func (x *ProduceOpened) GetMaxInFlightBytes() int64 {
 		return x.MaxInFlightBytes
 	}
 	return 0
+}
+
+func (x *ProduceOpened) GetDeliveryTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.DeliveryTimeout
+	}
+	return nil
 }
 
 // ProduceResult ends one send.
@@ -1127,12 +1136,13 @@ const file_leat_gateway_v1_producer_service_proto_rawDesc = "" +
 	"\x06result\x18\x02 \x01(\v2\x1e.leat.gateway.v1.ProduceResultH\x00R\x06result\x125\n" +
 	"\x05drain\x18\x03 \x01(\v2\x1d.leat.gateway.v1.ProduceDrainH\x00R\x05drain\x12;\n" +
 	"\asummary\x18\x04 \x01(\v2\x1f.leat.gateway.v1.ProduceSummaryH\x00R\asummaryB\t\n" +
-	"\amessage\"\xd9\x01\n" +
+	"\amessage\"\x9f\x02\n" +
 	"\rProduceOpened\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x12/\n" +
 	"\agateway\x18\x02 \x01(\v2\x15.leat.type.v1.ProcessR\agateway\x121\n" +
 	"\x15max_in_flight_records\x18\x03 \x01(\x05R\x12maxInFlightRecords\x12-\n" +
-	"\x13max_in_flight_bytes\x18\x04 \x01(\x03R\x10maxInFlightBytes\"U\n" +
+	"\x13max_in_flight_bytes\x18\x04 \x01(\x03R\x10maxInFlightBytes\x12D\n" +
+	"\x10delivery_timeout\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x0fdeliveryTimeout\"U\n" +
 	"\rProduceResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
 	"\x06ranges\x18\x02 \x03(\v2\x1c.leat.gateway.v1.RecordRangeR\x06ranges\"\x87\x02\n" +
@@ -1232,22 +1242,23 @@ var file_leat_gateway_v1_producer_service_proto_depIdxs = []int32{
 	11, // 15: leat.gateway.v1.ProduceResponse.summary:type_name -> leat.gateway.v1.ProduceSummary
 	14, // 16: leat.gateway.v1.ProduceOpened.handshake:type_name -> leat.type.v1.Handshake
 	20, // 17: leat.gateway.v1.ProduceOpened.gateway:type_name -> leat.type.v1.Process
-	9,  // 18: leat.gateway.v1.ProduceResult.ranges:type_name -> leat.gateway.v1.RecordRange
-	21, // 19: leat.gateway.v1.RecordRange.error:type_name -> leat.type.v1.Error
-	5,  // 20: leat.gateway.v1.SendRequest.records:type_name -> leat.gateway.v1.ProduceRecord
-	15, // 21: leat.gateway.v1.SendRequest.acks:type_name -> leat.type.v1.Acks
-	17, // 22: leat.gateway.v1.SendRequest.compression:type_name -> leat.type.v1.CompressionType
-	1,  // 23: leat.gateway.v1.SendRequest.partitioner:type_name -> leat.gateway.v1.Partitioner
-	9,  // 24: leat.gateway.v1.SendResponse.ranges:type_name -> leat.gateway.v1.RecordRange
-	2,  // 25: leat.gateway.v1.ProducerService.Produce:input_type -> leat.gateway.v1.ProduceRequest
-	12, // 26: leat.gateway.v1.ProducerService.Send:input_type -> leat.gateway.v1.SendRequest
-	6,  // 27: leat.gateway.v1.ProducerService.Produce:output_type -> leat.gateway.v1.ProduceResponse
-	13, // 28: leat.gateway.v1.ProducerService.Send:output_type -> leat.gateway.v1.SendResponse
-	27, // [27:29] is the sub-list for method output_type
-	25, // [25:27] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	16, // 18: leat.gateway.v1.ProduceOpened.delivery_timeout:type_name -> google.protobuf.Duration
+	9,  // 19: leat.gateway.v1.ProduceResult.ranges:type_name -> leat.gateway.v1.RecordRange
+	21, // 20: leat.gateway.v1.RecordRange.error:type_name -> leat.type.v1.Error
+	5,  // 21: leat.gateway.v1.SendRequest.records:type_name -> leat.gateway.v1.ProduceRecord
+	15, // 22: leat.gateway.v1.SendRequest.acks:type_name -> leat.type.v1.Acks
+	17, // 23: leat.gateway.v1.SendRequest.compression:type_name -> leat.type.v1.CompressionType
+	1,  // 24: leat.gateway.v1.SendRequest.partitioner:type_name -> leat.gateway.v1.Partitioner
+	9,  // 25: leat.gateway.v1.SendResponse.ranges:type_name -> leat.gateway.v1.RecordRange
+	2,  // 26: leat.gateway.v1.ProducerService.Produce:input_type -> leat.gateway.v1.ProduceRequest
+	12, // 27: leat.gateway.v1.ProducerService.Send:input_type -> leat.gateway.v1.SendRequest
+	6,  // 28: leat.gateway.v1.ProducerService.Produce:output_type -> leat.gateway.v1.ProduceResponse
+	13, // 29: leat.gateway.v1.ProducerService.Send:output_type -> leat.gateway.v1.SendResponse
+	28, // [28:30] is the sub-list for method output_type
+	26, // [26:28] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_leat_gateway_v1_producer_service_proto_init() }
