@@ -42,12 +42,13 @@ const (
 	ReasonTrailingBytes                 // bytes after the batch or after the last record
 	ReasonControlNotAllowed             // a control batch from a client
 	ReasonBadAttributes                 // attribute bits that the sender may not set
+	ReasonNoKey                         // a record without a key where each needs one
 )
 
 var reasonNames = [...]string{
 	"unspecified", "unsupported magic", "unsupported compression", "bad record count", "bad offsets",
 	"bad producer fields", "bad record", "bad compressed payload", "decoded payload too large", "trailing bytes",
-	"control batch not allowed", "bad attributes",
+	"control batch not allowed", "bad attributes", "no key",
 }
 
 func (r Reason) String() string {

@@ -126,6 +126,16 @@ func (h *Header) checkFresh(allowControl bool) error {
 // (max.decoded.bytes). Only a compressed batch, or one in pieces, is copied. The
 // errors are *InvalidError and *CorruptError.
 func ValidateRecords(vecs [][]byte, maxDecoded int) error {
+	return validateRecords(vecs, maxDecoded, false)
+}
+
+// ValidateKeyedRecords is ValidateRecords for a log that is compacted: a record
+// whose key is null is an *InvalidError too, since it would be lost.
+func ValidateKeyedRecords(vecs [][]byte, maxDecoded int) error {
+	return validateRecords(vecs, maxDecoded, true)
+}
+
+func validateRecords(vecs [][]byte, maxDecoded int, keyed bool) error {
 	r := NewReader(maxDecoded)
 	defer r.Close()
 	if err := r.resetVec(vecs); err != nil {
@@ -134,6 +144,12 @@ func ValidateRecords(vecs [][]byte, maxDecoded int) error {
 	h := r.Header()
 	for r.Next() {
 		rec := r.Record()
+		if keyed && rec.Key == nil {
+			return &InvalidError{
+				Reason: ReasonNoKey, Position: HeaderSize, Record: r.index - 1,
+				Detail: "its key is null, and compaction keeps only records that have one: give it a key, or use a topic whose cleanup.policy is delete",
+			}
+		}
 		if h.Attributes.TimestampType() == CreateTime && rec.Timestamp > h.MaxTimestamp {
 			return &InvalidError{
 				Reason: ReasonBadRecord, Position: posMaxTimestamp, Record: r.index - 1,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/config"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/libs/service"
@@ -19,7 +20,7 @@ const DefaultPort = 5331
 type Config struct {
 	service.Common
 
-	LogDirs               []string      `config:"log.dirs" default:"leat-data" help:"Folders of the replicas, one for each disk, separated by commas. New replicas go to the one with the fewest."`
+	LogDirs               []string      `config:"log.dirs" default:"leat-data" help:"Folders of the replicas, one for each disk, separated by commas. New replicas go to the emptiest; one that fails goes offline alone."`
 	RecoveryThreads       int           `config:"num.recovery.threads.per.data.dir" default:"0" help:"Logs that are opened or created at a time. 0: by the number of processors."`
 	FlushCheckpointMs     int64         `config:"log.flush.offset.checkpoint.interval.ms" default:"60000" help:"Milliseconds between writings of the recovery points. What lies behind them is read again after an unclean stop."`
 	WatermarkCheckpointMs int64         `config:"replica.high.watermark.checkpoint.interval.ms" default:"5000" help:"Milliseconds between writings of the high watermarks."`
@@ -31,6 +32,18 @@ type Config struct {
 	ProduceMaxInFlight    int           `config:"produce.max.in.flight.batches" default:"64" help:"Batches that may be unanswered on one produce stream; one partition may hold half of them."`
 	FetchMaxPartitions    int           `config:"fetch.max.partitions" default:"10000" help:"Partitions that one fetch stream may ask for."`
 	DiskWatchdog          time.Duration `config:"disk.watchdog.timeout" default:"10s" help:"How long one write or sync may take before the disk counts as hung and the broker lets itself be replaced."`
+
+	ReserveBytes      int64 `config:"log.dir.reserve.bytes" default:"-1" help:"Bytes of each disk that records may not fill, kept for deletions, cleaning and checkpoints; the first half also for internal topics. Below them produce is refused with DISK_FULL. -1: a twentieth of the disk, at most 1 GiB. 0: none."`
+	ThrottleBytes     int64 `config:"log.dir.throttle.bytes" default:"-1" help:"Free bytes of a disk below which appends are slowed down. -1: twice the reserve."`
+	ThrottleRateBytes int64 `config:"log.dir.throttle.rate.bytes.per.second" default:"16777216" help:"Bytes a second that all appends to a disk may have while they are slowed down. 0: they are not."`
+	WarnBytes         int64 `config:"log.dir.warn.bytes" default:"-1" help:"Free bytes of a disk below which the log and the metrics warn. -1: four times the reserve."`
+	MaxOpenFiles      int   `config:"log.max.open.files" default:"0" help:"Files that all logs together keep open; those used last stay open, the others are opened again when needed. 0: half of what the system allows the process."`
+
+	RetentionCheckMs   int64 `config:"log.retention.check.interval.ms" default:"300000" help:"Milliseconds between looks for segments that are too old or too many. A disk that is short of room is looked at more often."`
+	CleanerEnable      bool  `config:"log.cleaner.enable" default:"true" help:"Compact topics whose cleanup.policy says so."`
+	CleanerBackoffMs   int64 `config:"log.cleaner.backoff.ms" default:"15000" help:"Milliseconds between looks for logs that are due to be compacted."`
+	CleanerBufferBytes int64 `config:"log.cleaner.dedupe.buffer.size" default:"134217728" help:"Bytes of memory that the cleaner may use for keys; more keys take several passes."`
+	CleanerRateBytes   int64 `config:"log.cleaner.io.max.bytes.per.second" default:"0" help:"Bytes a second that the cleaner may read and write together. 0: no limit."`
 
 	// FS replaces the operating system's file system, for tests.
 	FS vfs.FS
@@ -62,6 +75,15 @@ func (c *Config) Validate() error {
 	check(c.MessageMaxBytes >= 1024 && c.MessageMaxBytes <= largest, "message.max.bytes", c.MessageMaxBytes, fmt.Sprintf("1024 to %d", largest))
 	check(c.FetchMaxBytes >= 1024 && c.FetchMaxBytes <= largest, "fetch.max.bytes", c.FetchMaxBytes, fmt.Sprintf("1024 to %d", largest))
 	check(c.FetchMemoryBytes >= 0, "fetch.memory.bytes", c.FetchMemoryBytes, "0 or more")
+	check(c.ReserveBytes >= -1, "log.dir.reserve.bytes", c.ReserveBytes, "-1 or more")
+	check(c.ThrottleBytes >= -1, "log.dir.throttle.bytes", c.ThrottleBytes, "-1 or more")
+	check(c.ThrottleRateBytes >= 0, "log.dir.throttle.rate.bytes.per.second", c.ThrottleRateBytes, "0 or more")
+	check(c.WarnBytes >= -1, "log.dir.warn.bytes", c.WarnBytes, "-1 or more")
+	check(c.MaxOpenFiles >= 0, "log.max.open.files", c.MaxOpenFiles, "0 or more")
+	check(c.RetentionCheckMs >= 1 && c.RetentionCheckMs <= 24*3600*1000, "log.retention.check.interval.ms", c.RetentionCheckMs, "1 to 86400000")
+	check(c.CleanerBackoffMs >= 1 && c.CleanerBackoffMs <= 24*3600*1000, "log.cleaner.backoff.ms", c.CleanerBackoffMs, "1 to 86400000")
+	check(c.CleanerBufferBytes >= commitlog.MinDedupeBufferBytes, "log.cleaner.dedupe.buffer.size", c.CleanerBufferBytes, fmt.Sprintf("%d or more", commitlog.MinDedupeBufferBytes))
+	check(c.CleanerRateBytes >= 0, "log.cleaner.io.max.bytes.per.second", c.CleanerRateBytes, "0 or more")
 	check(c.MaxDecodedBytes >= 1024, "max.decoded.bytes", c.MaxDecodedBytes, "1024 or more")
 	check(c.ProduceMaxInFlight >= 2 && c.ProduceMaxInFlight <= 10_000, "produce.max.in.flight.batches", c.ProduceMaxInFlight, "2 to 10000")
 	check(c.FetchMaxPartitions >= 1 && c.FetchMaxPartitions <= 1_000_000, "fetch.max.partitions", c.FetchMaxPartitions, "1 to 1000000")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
@@ -86,7 +87,8 @@ func (b *Broker) runStore(ctx context.Context, ready func()) error {
 	}
 	s, err := store.Open(store.Options{
 		FS: b.cfg.FS, Dirs: b.cfg.LogDirs, BrokerID: b.self.GetId(), Incarnation: b.self.GetIncarnation(), BootID: bootID,
-		OpenParallelism: b.cfg.RecoveryThreads, Logger: b.logger,
+		OpenParallelism: b.cfg.RecoveryThreads, OpenFiles: b.cfg.openFiles(), Logger: b.logger,
+		Space: store.Space{Reserve: b.cfg.ReserveBytes, Throttle: b.cfg.ThrottleBytes, Warn: b.cfg.WarnBytes, ThrottleRate: b.cfg.ThrottleRateBytes},
 	})
 	if err != nil {
 		return storeError(err)
@@ -101,6 +103,10 @@ func (b *Broker) runStore(ctx context.Context, ready func()) error {
 // storeError gives a refusal its reason.
 func storeError(err error) error {
 	var owner *store.WrongOwnerError
+	var none *store.NoDiskError
+	if errors.As(err, &none) {
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DISK_OFFLINE, "%w", err).With("dir", strings.Join(none.Dirs, ","))
+	}
 	if errors.As(err, &owner) {
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_WRONG_CLUSTER, "%w", err).With("dir", owner.Dir)
 	}
@@ -151,6 +157,11 @@ func (b *Broker) runReplicas(ctx context.Context, ready func()) error {
 		WatermarkInterval: time.Duration(b.cfg.WatermarkCheckpointMs) * time.Millisecond,
 		RecoveryInterval:  time.Duration(b.cfg.FlushCheckpointMs) * time.Millisecond,
 		DiskTimeout:       b.cfg.DiskWatchdog, CreateParallelism: max(b.cfg.RecoveryThreads, 8),
+		Upkeep: replica.Upkeep{
+			RetentionInterval: time.Duration(b.cfg.RetentionCheckMs) * time.Millisecond, CleanerOff: !b.cfg.CleanerEnable,
+			CleanerBackoff: time.Duration(b.cfg.CleanerBackoffMs) * time.Millisecond, CleanerBuffer: b.cfg.CleanerBufferBytes,
+			CleanerRate: b.cfg.CleanerRateBytes, MaxDecodedBytes: b.cfg.MaxDecodedBytes,
+		},
 	})
 	b.replicas.Store(m)
 	clock := make(chan error, 1)

@@ -93,7 +93,11 @@ func (s *State) onAppendRefused(e AppendRefused) {
 	if s.inflight == nil || s.inflight.op != e.Op {
 		return
 	}
-	s.reply(s.inflight, Rejected, ReasonBatchRefused)
+	reason := ReasonBatchRefused
+	if e.Full {
+		reason = ReasonDiskFull
+	}
+	s.reply(s.inflight, Rejected, reason)
 	s.inflight = nil
 	s.appendNext()
 }

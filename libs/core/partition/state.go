@@ -100,6 +100,8 @@ func (s *State) Step(ev Event) []Effect {
 		s.onIOFailed(e)
 	case AppendRefused:
 		s.onAppendRefused(e)
+	case StartMoved:
+		s.onStartMoved(e)
 	case Flush:
 		s.sync()
 	case Tick:
@@ -128,7 +130,7 @@ func (s *State) Leader() (Replica, int32) { return s.leader, s.leaderEpoch }
 // HighWatermark is the offset below which records are committed.
 func (s *State) HighWatermark() int64 { return s.hw }
 
-// Start, End and Durable are the marks of the log.
+// Start is the first offset of the log.
 func (s *State) Start() int64 { return s.start }
 
 // End is the offset after the last record in the log.
@@ -148,6 +150,16 @@ func (s *State) Idle() bool {
 
 // Violation is the first assertion that failed, nil as long as none did.
 func (s *State) Violation() error { return s.violation }
+
+// onStartMoved takes note that records are gone. Only committed ones may go: beyond
+// the high watermark nobody knows yet what the log will hold.
+func (s *State) onStartMoved(e StartMoved) {
+	if e.Start > s.hw {
+		s.breach(errorf("the log was cut to begin at %d, above the high watermark %d", e.Start, s.hw))
+		return
+	}
+	s.start = max(s.start, e.Start)
+}
 
 // onRecord applies a partition record unless it is older than the one applied.
 func (s *State) onRecord(r *Record) {

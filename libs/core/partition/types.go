@@ -179,7 +179,7 @@ type FailureKind int8
 // The kinds of failures.
 const (
 	FailedIO   FailureKind = iota // the disk refused a write or an fsync
-	FailedFull                    // the disk is full
+	FailedFull                    // the disk is full, and the log cannot go on from where it stands
 	FailedBug                     // the log refused what the core had promised it
 )
 
@@ -191,7 +191,14 @@ type IOFailed struct {
 
 // AppendRefused says that the log took nothing of an Append and is as it was, for
 // instance because a setting changed since the batch was checked.
-type AppendRefused struct{ Op int64 }
+type AppendRefused struct {
+	Op   int64
+	Full bool // there is no room for it at the moment
+}
+
+// StartMoved says that the log begins later now: what lay below was retained for
+// as long as it should be, or deleted.
+type StartMoved struct{ Start int64 }
 
 // Flush asks for a Sync of what is not durable yet, for a recovery point.
 type Flush struct{}
@@ -218,6 +225,7 @@ func (*Appended) event()     {}
 func (*Synced) event()       {}
 func (IOFailed) event()      {}
 func (AppendRefused) event() {}
+func (StartMoved) event()    {}
 func (Flush) event()         {}
 func (Tick) event()          {}
 func (Deleted) event()       {}

@@ -86,6 +86,7 @@ type FS struct {
 	rules  []*Rule
 	onCall func(op Op, path string) error
 	counts map[Op]int
+	space  func(path string) (vfs.Space, error)
 }
 
 // Wrap returns a file system that passes every call on to inner.
@@ -227,6 +228,24 @@ func (f *FS) Lock(path string) (io.Closer, error) {
 		return nil, err
 	}
 	return f.inner.Lock(path)
+}
+
+// SetSpace decides what DiskSpace answers; nil asks the wrapped file system again.
+func (f *FS) SetSpace(space func(path string) (vfs.Space, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.space = space
+}
+
+// DiskSpace implements vfs.SpaceReporter.
+func (f *FS) DiskSpace(path string) (vfs.Space, error) {
+	f.mu.Lock()
+	space := f.space
+	f.mu.Unlock()
+	if space != nil {
+		return space(path)
+	}
+	return vfs.DiskSpace(f.inner, path)
 }
 
 type file struct {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"slices"
 	"testing"
@@ -54,6 +55,10 @@ type harnessOptions struct {
 	fetchMemory int64
 	diskTimeout time.Duration
 	dirs        []string
+	space       store.Space
+	upkeep      replica.Upkeep
+	openFiles   int
+	logger      *slog.Logger
 }
 
 // start runs a broker over a controller until the test ends or stop is called.
@@ -74,7 +79,7 @@ func start(t testing.TB, ctl *brokertest.Controller, o harnessOptions) *harness 
 	h := &harness{t: t, ctl: ctl, fs: o.fs}
 	self := &typev1.Process{Id: brokerID, Incarnation: o.incarnation}
 	var err error
-	h.store, err = store.Open(store.Options{FS: o.fs, Dirs: o.dirs, BrokerID: brokerID, Incarnation: o.incarnation, BootID: o.bootID})
+	h.store, err = store.Open(store.Options{FS: o.fs, Dirs: o.dirs, BrokerID: brokerID, Incarnation: o.incarnation, BootID: o.bootID, Space: o.space, OpenFiles: o.openFiles, Logger: o.logger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +93,7 @@ func start(t testing.TB, ctl *brokertest.Controller, o harnessOptions) *harness 
 		t.Fatal(err)
 	}
 	h.manager = replica.NewManager(replica.Config{
-		Self: partition.Replica{Broker: brokerID, Incarnation: o.incarnation}, Store: h.store, Logger: discard(), Metrics: metrics, Tracer: o.tracer,
+		Self: partition.Replica{Broker: brokerID, Incarnation: o.incarnation}, Store: h.store, Logger: cmp.Or(o.logger, discard()), Upkeep: o.upkeep, Metrics: metrics, Tracer: o.tracer,
 		WatermarkInterval: 20 * time.Millisecond, RecoveryInterval: 50 * time.Millisecond, DiskTimeout: cmp.Or(o.diskTimeout, time.Minute), CreateParallelism: 4,
 		Confirm: func(ctx context.Context, ids [][]byte) error {
 			_, err := controllers.ConfirmDeletion(ctx, &controllerv1.ConfirmDeletionRequest{Broker: self, TopicIds: ids})

@@ -178,8 +178,10 @@ func (h *Handlers) check(r *replica.Replica, b *brokerv1.ProduceBatch, payload *
 	}
 	limit := min(int(r.Config().MaxMessageBytes), h.cfg.MaxBatchBytes)
 	header, err := record.Validate(payload.Vecs(), record.ValidateOptions{MaxBytes: limit, Fresh: true, AllowControl: r.Internal})
-	if err == nil && h.cfg.ValidateRecords {
-		err = h.checkRecords(payload)
+	// Compaction drops what has no key, so that such a record must not be acknowledged.
+	keyed := r.Config().CleanupCompact
+	if err == nil && (h.cfg.ValidateRecords || keyed) {
+		err = h.checkRecords(payload, keyed)
 	}
 	if err != nil {
 		return nil, replica.BatchError(err, r.Topic, limit)
@@ -190,15 +192,19 @@ func (h *Handlers) check(r *replica.Replica, b *brokerv1.ProduceBatch, payload *
 
 // checkRecords looks at every record. A batch that came in pieces is put together
 // in pooled memory for it.
-func (h *Handlers) checkRecords(payload *rpc.Payload) error {
+func (h *Handlers) checkRecords(payload *rpc.Payload, keyed bool) error {
+	validate := record.ValidateRecords
+	if keyed {
+		validate = record.ValidateKeyedRecords
+	}
 	vecs := payload.Vecs()
 	if len(vecs) < 2 {
-		return record.ValidateRecords(vecs, h.cfg.MaxDecodedBytes)
+		return validate(vecs, h.cfg.MaxDecodedBytes)
 	}
 	buf := rpc.GetBuffer(payload.Len())
 	defer buf.Free()
 	record.CopyVec(buf.Bytes(), vecs)
-	return record.ValidateRecords([][]byte{buf.Bytes()}, h.cfg.MaxDecodedBytes)
+	return validate([][]byte{buf.Bytes()}, h.cfg.MaxDecodedBytes)
 }
 
 // enter takes a place in the window for a batch of a partition. Beyond its half

@@ -312,29 +312,6 @@ func TestFailedSyncIsNeverAcknowledged(t *testing.T) {
 	}
 }
 
-// case 44, as far as it goes without a reserve
-func TestFullDiskIsNamedAndRead(t *testing.T) {
-	fsys := errorfs.Wrap(memfs.New())
-	h := start(t, brokertest.Start(t), harnessOptions{fs: fsys})
-	id := h.topic("t", 1, nil)
-	p := h.producer()
-	p.mustStore(id, 0, "good")
-	fsys.Add(errorfs.Rule{Ops: []errorfs.Op{errorfs.OpWrite}, Path: "t-0", Err: syscall.ENOSPC})
-	for i, want := range []typev1.Outcome{typev1.Outcome_OUTCOME_UNKNOWN, typev1.Outcome_OUTCOME_NOT_DONE} {
-		r := p.result(p.send(id, 0, encode(t, "x"), nil))
-		if r.GetError().GetReason() != typev1.ErrorReason_ERROR_REASON_DISK_FULL || r.GetError().GetOutcome() != want {
-			t.Errorf("batch %d: %v", i, r)
-		}
-	}
-	f := h.fetcher(1000, 0)
-	f.add(1, id, 0, 0)
-	if got := f.values(1); got[0] != "good" {
-		t.Errorf("read %q", got)
-	}
-	fsys.Clear()
-	h.topic("other", 1, nil) // the disk itself is not offline
-}
-
 func TestDeadlineIsHonest(t *testing.T) {
 	gate := brokertest.NewSyncGate(memfs.New())
 	h := start(t, brokertest.Start(t), harnessOptions{fs: gate})

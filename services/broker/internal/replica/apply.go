@@ -1,6 +1,8 @@
 package replica
 
 import (
+	"fmt"
+	"hash/fnv"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -195,10 +197,11 @@ func (m *Manager) make(k store.Key, t *metadata.Topic, p *controllerv1.Partition
 	stored := m.cfg.Store.Replica(k)
 	if stored == nil && verdict == store.Intact {
 		var err error
-		if stored, err = m.cfg.Store.Create(k, t.Name, logConfig(&t.Config)); err != nil {
-			m.cfg.Logger.Error("could not create a replica; trying again", "topic", t.Name, "partition", k.Partition, "error", err)
+		if stored, err = m.cfg.Store.Create(k, t.Name, logConfig(k, &t.Config)); err != nil {
+			m.tellCreate(k, t.Name, err)
 			return nil
 		}
+		m.tellCreate(k, t.Name, nil)
 		m.cfg.Logger.Debug("created a replica", "dir", stored.Dir, "topic_id", k.Topic)
 		created.Add(1)
 	}
@@ -238,7 +241,7 @@ func (r *Replica) configure(c *topicconfig.Config) {
 	r.appliedConfig = c
 	r.config.Store(c)
 	if r.log != nil {
-		if err := r.log.SetConfig(logConfig(c)); err != nil {
+		if err := r.log.SetConfig(logConfig(r.Key, c)); err != nil {
 			r.m.cfg.Logger.Error("the log does not take its topic's configuration; it keeps the earlier one", "replica", r.Name(), "error", err)
 		}
 	}
@@ -248,15 +251,45 @@ func (r *Replica) configure(c *topicconfig.Config) {
 }
 
 // logConfig translates what the log needs to know.
-func logConfig(c *topicconfig.Config) commitlog.Config {
+func logConfig(k store.Key, c *topicconfig.Config) commitlog.Config {
 	lc := commitlog.Config{
-		SegmentBytes: int64(c.SegmentBytes), SegmentIndexBytes: int64(c.SegmentIndexBytes), SegmentAge: milliseconds(c.SegmentMs),
+		SegmentBytes: int64(c.SegmentBytes), SegmentIndexBytes: int64(c.SegmentIndexBytes), SegmentAge: segmentAge(k, c),
 		IndexIntervalBytes: int64(c.IndexIntervalBytes), MaxMessageBytes: int(c.MaxMessageBytes),
+		RetentionBytes: c.RetentionBytes, FileDeleteDelay: max(milliseconds(c.FileDeleteDelayMs), 1),
 	}
 	if c.MessageTimestampType == record.LogAppendTime.String() {
 		lc.TimestampType = record.LogAppendTime
 	}
+	if c.CleanupDelete {
+		lc.Cleanup |= commitlog.CleanupDelete
+	}
+	if c.CleanupCompact {
+		lc.Cleanup |= commitlog.CleanupCompact
+	}
+	// To the log zero means no limit; to the operator it means nothing is kept.
+	if c.RetentionMs >= 0 {
+		lc.RetentionAge = max(milliseconds(c.RetentionMs), 1)
+	}
+	if c.RetentionBytes == 0 {
+		lc.RetentionBytes = 1
+	}
 	return lc
+}
+
+// segmentAge is segment.ms, less a share of segment.jitter.ms that is the replica's
+// own, and no more than max.compaction.lag.ms where that counts: the active segment
+// is never cleaned.
+func segmentAge(k store.Key, c *topicconfig.Config) time.Duration {
+	age := milliseconds(c.SegmentMs)
+	if jitter := min(c.SegmentJitterMs, c.SegmentMs); jitter > 0 {
+		h := fnv.New64a()
+		fmt.Fprint(h, k)
+		age -= milliseconds(int64(h.Sum64() % uint64(jitter)))
+	}
+	if c.CleanupCompact {
+		age = min(age, max(milliseconds(c.MaxCompactionLagMs), time.Millisecond))
+	}
+	return max(age, time.Millisecond)
 }
 
 func flushing(c *topicconfig.Config) partition.Flushing {
@@ -273,10 +306,11 @@ func flushing(c *topicconfig.Config) partition.Flushing {
 	return f
 }
 
+// maxMs is the longest time in ms that is told from "no limit".
+const maxMs = math.MaxInt64 / int64(time.Millisecond)
+
 // milliseconds does not overflow for the "no limit" values.
-func milliseconds(ms int64) time.Duration {
-	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
-}
+func milliseconds(ms int64) time.Duration { return time.Duration(min(ms, maxMs)) * time.Millisecond }
 
 // countStates keeps the gauge of replicas by state.
 func (m *Manager) countStates() {

@@ -21,6 +21,7 @@ type deletion struct {
 	pending bool // this broker is to confirm it
 	gone    bool // nothing of the topic is on the disks any more
 	told    bool // confirmed
+	waits   bool // part of it is on a disk that is offline; the next start goes on
 }
 
 // maxConfirm bounds one confirmation.
@@ -109,7 +110,7 @@ func (m *Manager) deletionLoop(ctx context.Context) {
 
 // deleteTopics deletes what is not gone yet; false: something is left.
 func (m *Manager) deleteTopics(ctx context.Context) bool {
-	ids := m.deletionsWhere(func(d *deletion) bool { return !d.gone })
+	ids := m.deletionsWhere(func(d *deletion) bool { return !d.gone && !d.waits })
 	if len(ids) == 0 {
 		return true
 	}
@@ -124,28 +125,37 @@ func (m *Manager) deleteTopics(ctx context.Context) bool {
 	}
 	all := true
 	for _, id := range ids {
-		if ctx.Err() != nil || !m.deleteTopic(id, byTopic[id]) {
+		if ctx.Err() != nil {
+			return false
+		}
+		done, waits := m.deleteTopic(id, byTopic[id])
+		if !done {
 			all = false
 			continue
 		}
-		m.mark([]topicid.ID{id}, func(d *deletion) { d.gone = true })
+		m.mark([]topicid.ID{id}, func(d *deletion) { d.gone, d.waits = !waits, waits })
 		// A topic of the same name may be waiting for the folders' names.
 		m.applyAgain()
 	}
 	return all
 }
 
-// deleteTopic removes everything of a topic from the disks; false: not all of it
-// is gone yet.
-func (m *Manager) deleteTopic(id topicid.ID, keys []store.Key) bool {
+// deleteTopic removes everything of a topic from the disks. It is not done while
+// some of it can be tried again, and waits if some is on a disk that is offline.
+func (m *Manager) deleteTopic(id topicid.ID, keys []store.Key) (done, waits bool) {
 	began := time.Now()
-	var failed atomic.Bool
+	var failed, offline atomic.Bool
 	var g errgroup.Group
 	g.SetLimit(max(m.cfg.CreateParallelism, 1))
 	for _, k := range keys {
 		g.Go(func() error {
 			stored := m.cfg.Store.Replica(k)
+			isOffline := m.cfg.Store.Offline(k)
 			m.retire(k)
+			if isOffline {
+				offline.Store(true)
+				return nil
+			}
 			if stored == nil {
 				return nil // withheld as missing
 			}
@@ -165,10 +175,14 @@ func (m *Manager) deleteTopic(id topicid.ID, keys []store.Key) bool {
 		m.cfg.Logger.Error("could not delete what was set aside of a topic; trying again", "topic_id", id, "error", err)
 	}
 	if failed.Load() {
-		return false
+		return false, false
+	}
+	if offline.Load() {
+		m.cfg.Logger.Warn("replicas of a deleted topic are on a disk that is offline; they go when the broker starts with that disk repaired or replaced", "topic_id", id)
+		return true, true
 	}
 	m.cfg.Logger.Info("deleted the replicas of a topic", "topic_id", id, "count", len(keys), "took", time.Since(began).Round(time.Millisecond))
-	return true
+	return true, false
 }
 
 // confirmDeletions tells the controller what is gone; false: it has not heard.

@@ -43,9 +43,9 @@ func (r *Replica) describe(reason partition.Reason) *rpc.Error {
 	case partition.ReasonTopicDeleted:
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_TOPIC_DELETED, "topic %s is being deleted: stop working on it", r.Topic)
 	case partition.ReasonDiskOffline:
-		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DISK_OFFLINE, "the disk of %s on broker %d failed: repair it, then restart the broker", name, r.m.cfg.Self.Broker)
+		return r.diskOffline()
 	case partition.ReasonDiskFull:
-		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DISK_FULL, "the disk of %s on broker %d is full: make room, then restart the broker", name, r.m.cfg.Self.Broker)
+		return r.diskFull()
 	case partition.ReasonReplicaWithheld:
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_REPLICA_WITHHELD, "the replica of %s on broker %d was found %s and is withheld: restore it from another replica", name, r.m.cfg.Self.Broker, r.verdict)
 	case partition.ReasonMetadataRegressed:
@@ -63,6 +63,28 @@ func (r *Replica) describe(reason partition.Reason) *rpc.Error {
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DRAINING, "broker %d is stopping: send to it again after its restart", r.m.cfg.Self.Broker)
 	}
 	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INTERNAL_BUG, "%s stopped itself (%v): see the log of broker %d, and restart it", name, reason, r.m.cfg.Self.Broker)
+}
+
+// diskOffline names the disk that failed.
+func (r *Replica) diskOffline() *rpc.Error {
+	if r.stored == nil {
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DISK_OFFLINE, "%s is on a disk of broker %d that failed: repair it, then restart the broker", r.Name(), r.m.cfg.Self.Broker)
+	}
+	dir := r.stored.Disk.Dir
+	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DISK_OFFLINE, "the disk %s of %s on broker %d failed: repair it, then restart the broker", dir, r.Name(), r.m.cfg.Self.Broker).With("dir", dir)
+}
+
+// diskFull names the disk that is full, and what to do about it.
+func (r *Replica) diskFull() *rpc.Error {
+	d := r.stored.Disk
+	e := func(format string, args ...any) *rpc.Error {
+		args = append([]any{d.Dir, r.Name(), r.m.cfg.Self.Broker}, args...)
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DISK_FULL, "the disk %s of %s on broker %d is full: "+format, args...).With("dir", d.Dir)
+	}
+	if errors.Is(r.log.Err(), commitlog.ErrFailed) {
+		return e("the log could not be left as it was; make room, then restart the broker")
+	}
+	return e("%s; delete topics, shorten retention or make the disk larger, and it goes on by itself", d.Describe())
 }
 
 // BatchError makes an error of what package record or the log say about a batch.

@@ -58,6 +58,8 @@ func (r *Replica) awaitQuiet() {
 // during the I/O.
 func (r *Replica) appendOne(a *partition.Append) {
 	b := r.current
+	size, records := b.Payload.Len(), int64(b.Header.NumRecords)
+	room := r.makeRoom(size)
 	if leader, epoch := r.core.Leader(); r.core.Down() != partition.ReasonNone || leader != r.m.cfg.Self || epoch != a.Epoch {
 		// Leadership went before the log was asked; the batch has been answered.
 		r.current = nil
@@ -65,7 +67,12 @@ func (r *Replica) appendOne(a *partition.Append) {
 		r.step(partition.AppendRefused{Op: a.Op})
 		return
 	}
-	size, records := b.Payload.Len(), int64(b.Header.NumRecords)
+	if !room {
+		r.current = nil
+		b.Payload.Free()
+		r.step(partition.AppendRefused{Op: a.Op, Full: true})
+		return
+	}
 	vecs := b.Payload.Vecs()
 	r.mu.Unlock()
 	now := r.m.now()
@@ -88,9 +95,31 @@ func (r *Replica) appendOne(a *partition.Append) {
 		r.refused = BatchError(err, r.Topic, int(r.Config().MaxMessageBytes))
 		r.step(partition.AppendRefused{Op: a.Op})
 		r.refused = nil
+	case noSpace(err):
+		r.m.cfg.Store.NoRoom(r.stored.Disk)
+		r.step(partition.AppendRefused{Op: a.Op, Full: true})
 	default:
 		r.failed(a.Op, err)
 	}
+}
+
+// makeRoom asks for room on the disk, and waits where the disk is being slowed down.
+// The caller holds mu, which is released meanwhile.
+func (r *Replica) makeRoom(size int) bool {
+	r.mu.Unlock()
+	defer r.mu.Lock()
+	delay, ok := r.m.cfg.Store.Admit(r.stored.Disk, int64(size), r.Internal)
+	if delay > 0 {
+		r.m.pause(delay)
+	}
+	return ok
+}
+
+// noSpace reports whether the log found no room, undid what it had begun, and goes
+// on.
+func noSpace(err error) bool {
+	var full *commitlog.NoSpaceError
+	return errors.As(err, &full) && !errors.Is(err, commitlog.ErrFailed)
 }
 
 // refusedBatch reports whether the log took nothing and goes on.

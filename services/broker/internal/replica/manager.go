@@ -41,6 +41,8 @@ type Config struct {
 	DiskTimeout time.Duration
 	// CreateParallelism bounds how many replicas are created at a time.
 	CreateParallelism int
+	// Upkeep says how old records are taken out of the logs.
+	Upkeep Upkeep
 }
 
 // tickInterval is how late a deadline may be noticed.
@@ -66,6 +68,13 @@ type Manager struct {
 
 	disksHung atomic.Bool
 	failures  chan diskFailure
+	retainNow chan bool
+	stopping  chan struct{} // closed once Stop is called
+	stopOnce  sync.Once
+
+	faultMu      sync.Mutex
+	marksFaults  map[*store.Disk]bool // whose marks could not be written last time
+	createFaults map[store.Key]bool   // that could not be created last time
 }
 
 type diskFailure struct {
@@ -75,10 +84,12 @@ type diskFailure struct {
 
 // NewManager makes a manager without replicas.
 func NewManager(cfg Config) *Manager {
+	cfg.Upkeep = cfg.Upkeep.withDefaults()
 	m := &Manager{
 		cfg: cfg, start: time.Now(), replicas: map[store.Key]*Replica{}, active: map[*Replica]struct{}{},
 		deletions: map[topicid.ID]*deletion{}, deletionCh: make(chan struct{}, 1), again: make(chan struct{}, 1),
-		failures: make(chan diskFailure, 64),
+		failures: make(chan diskFailure, 64), retainNow: make(chan bool, 1), stopping: make(chan struct{}),
+		marksFaults: map[*store.Disk]bool{}, createFaults: map[store.Key]bool{},
 	}
 	return m
 }
@@ -202,18 +213,31 @@ func (m *Manager) Describe(names []*brokerv1.ReplicaName) []*brokerv1.ReplicaDes
 }
 
 // DisksOK reports whether no I/O has been running for longer than the watchdog
-// allows.
-func (m *Manager) DisksOK() bool { return !m.disksHung.Load() }
+// allows, and at least one disk works.
+func (m *Manager) DisksOK() bool { return !m.disksHung.Load() && m.cfg.Store.Usable() }
+
+// pause waits, unless the manager stops.
+func (m *Manager) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-m.stopping:
+	}
+}
 
 // Again has a value when the image applied last is to be applied once more.
 func (m *Manager) Again() <-chan struct{} { return m.again }
 
 // Run keeps the clock until ctx ends: deadlines, the disk watchdog, checkpoints,
-// failed disks and deletions.
+// failed disks, the disks' room, deletions, retention and compaction.
 func (m *Manager) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	loops.Go(func() { m.deletionLoop(ctx) })
+	loops.Go(func() { m.spaceLoop(ctx) })
+	loops.Go(func() { m.retentionLoop(ctx) })
+	loops.Go(func() { m.cleanerLoop(ctx) })
 	tick := time.NewTicker(tickInterval)
 	defer tick.Stop()
 	watermarks := time.NewTicker(m.cfg.WatermarkInterval)
@@ -298,17 +322,50 @@ func (m *Manager) Checkpoint(recoveryPoints bool) {
 			r.mu.Unlock()
 		}
 	}
-	for d, err := range m.cfg.Store.Checkpoint(recoveryPoints) {
-		m.cfg.Logger.Error("could not write the marks of a disk", "dir", d.Dir, "error", err)
+	failed := m.cfg.Store.Checkpoint(recoveryPoints)
+	for d, err := range failed {
 		if store.IsDiskFault(err) {
 			m.diskFailed(d, err)
 		}
+	}
+	m.tellMarks(failed)
+}
+
+// tellMarks logs disks whose marks begin or cease to be writable, once each: a full
+// disk stays full for long, and loses nothing but speed at the next start.
+func (m *Manager) tellMarks(failed map[*store.Disk]error) {
+	m.faultMu.Lock()
+	defer m.faultMu.Unlock()
+	for _, d := range m.cfg.Store.Disks() {
+		err, was := failed[d], m.marksFaults[d]
+		switch {
+		case err != nil && !was:
+			m.cfg.Logger.Error("could not write the marks of a disk; a start after a crash reads more until it succeeds", "dir", d.Dir, "error", err)
+		case err == nil && was && d.Err() == nil:
+			m.cfg.Logger.Info("the marks of a disk are written again", "dir", d.Dir)
+		}
+		m.marksFaults[d] = err != nil
+	}
+}
+
+// tellCreate logs a replica that begins to resist its creation; err nil: it is made.
+func (m *Manager) tellCreate(k store.Key, topic string, err error) {
+	m.faultMu.Lock()
+	defer m.faultMu.Unlock()
+	if err == nil {
+		delete(m.createFaults, k)
+		return
+	}
+	if !m.createFaults[k] {
+		m.createFaults[k] = true
+		m.cfg.Logger.Error("could not create a replica; it is tried again every second", "topic", topic, "partition", k.Partition, "error", err)
 	}
 }
 
 // Stop takes nothing new, waits until what is in flight has been answered or ctx
 // ends, then until no sync runs. The store may be closed afterwards.
 func (m *Manager) Stop(ctx context.Context) error {
+	m.stopOnce.Do(func() { close(m.stopping) })
 	all := m.all()
 	for _, r := range all {
 		r.mu.Lock()

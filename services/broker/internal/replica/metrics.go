@@ -7,6 +7,7 @@ import (
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/services/broker/internal/store"
 )
 
 // Metrics are the broker's metrics. Their names are documented in
@@ -17,6 +18,13 @@ type Metrics struct {
 	fsync                      prometheus.Histogram
 	failures                   *prometheus.CounterVec
 	replicas                   *prometheus.GaugeVec
+
+	diskState, diskFree, diskTotal  *prometheus.GaugeVec
+	openFiles                       prometheus.Gauge
+	retainedBytes, retainedSegments prometheus.Counter
+	cleanings, cleanedBytes         prometheus.Counter
+	cleanedRecords                  prometheus.Counter
+	upkeepFailures                  *prometheus.CounterVec
 }
 
 // NewMetrics makes the metrics and registers them; reg may be nil.
@@ -24,7 +32,22 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "leat", Subsystem: "broker", Name: name, Help: help})
 	}
+	perDisk := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "leat", Subsystem: "broker", Name: name, Help: help}, []string{"dir"})
+	}
 	m := &Metrics{
+		diskState:        perDisk("disk_state", "State of a folder of log.dirs: 0 roomy, 1 low, 2 throttled, 3 full, 4 offline."),
+		diskFree:         perDisk("disk_free_bytes", "Bytes that may still be written to a folder of log.dirs."),
+		diskTotal:        perDisk("disk_total_bytes", "Bytes of the disk of a folder of log.dirs."),
+		openFiles:        prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "leat", Subsystem: "broker", Name: "open_log_files", Help: "Files that the logs have open."}),
+		retainedBytes:    counter("retention_bytes_total", "Bytes that retention took out of logs."),
+		retainedSegments: counter("retention_segments_total", "Segments that retention took out of logs."),
+		cleanings:        counter("cleanings_total", "Cleanings of compacted logs that ended well."),
+		cleanedBytes:     counter("cleaner_read_bytes_total", "Bytes that the cleaner read from compacted logs."),
+		cleanedRecords:   counter("cleaner_removed_records_total", "Records that compaction removed."),
+		upkeepFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "leat", Subsystem: "broker", Name: "upkeep_failures_total", Help: "Attempts of retention or cleaning that failed on a log.",
+		}, []string{"what"}),
 		appendBytes:   counter("append_bytes_total", "Bytes of record batches appended to logs that this broker leads."),
 		appendRecords: counter("append_records_total", "Records appended to logs that this broker leads."),
 		fetchBytes:    counter("fetch_bytes_total", "Bytes of record batches sent to readers."),
@@ -44,7 +67,8 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.appendBytes, m.appendRecords, m.fetchBytes, m.fetchRecords, m.fsync, m.failures, m.replicas} {
+	for _, c := range []prometheus.Collector{m.appendBytes, m.appendRecords, m.fetchBytes, m.fetchRecords, m.fsync, m.failures, m.replicas,
+		m.diskState, m.diskFree, m.diskTotal, m.openFiles, m.retainedBytes, m.retainedSegments, m.cleanings, m.cleanedBytes, m.cleanedRecords, m.upkeepFailures} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -53,6 +77,25 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 // Failure counts a batch that was not acknowledged.
 func (m *Metrics) Failure(reason typev1.ErrorReason) {
 	m.failures.WithLabelValues(rpc.ReasonName(reason)).Inc()
+}
+
+// stateOffline follows the stages of a disk.
+const stateOffline = int(store.Full) + 1
+
+// disks notes how the disks are.
+func (m *Metrics) disks(s *store.Store) {
+	for _, d := range s.Disks() {
+		state := int(d.Stage())
+		if d.Err() != nil {
+			state = stateOffline
+		}
+		m.diskState.WithLabelValues(d.Dir).Set(float64(state))
+		if free, total, ok := d.Free(); ok {
+			m.diskFree.WithLabelValues(d.Dir).Set(float64(free))
+			m.diskTotal.WithLabelValues(d.Dir).Set(float64(total))
+		}
+	}
+	m.openFiles.Set(float64(s.OpenFiles()))
 }
 
 // Fetched counts what was sent to a reader.

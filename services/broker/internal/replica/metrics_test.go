@@ -22,12 +22,16 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	m.Failure(typev1.ErrorReason_ERROR_REASON_NOT_LEADER)
 	m.replicas.WithLabelValues("leading").Set(1)
+	for _, v := range []*prometheus.GaugeVec{m.diskState, m.diskFree, m.diskTotal} {
+		v.WithLabelValues("/d1").Set(1)
+	}
+	m.upkeepFailures.WithLabelValues("cleaning").Inc()
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(families) != 7 {
-		t.Errorf("%d metrics, want 7", len(families))
+	if len(families) != 17 {
+		t.Errorf("%d metrics, want 17", len(families))
 	}
 	for _, f := range families {
 		if !strings.Contains(string(doc), "| `"+f.GetName()+"` |") {

@@ -9,6 +9,7 @@ import (
 	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/services/broker/internal/store"
 )
 
 // Position is where a reader stands and what it knows.
@@ -130,6 +131,9 @@ func (r *Replica) readFailed(err error) *rpc.Error {
 	e := r.readError(err)
 	if !errors.As(err, &corrupt) && !errors.As(err, &outOfRange) && !errors.Is(err, commitlog.ErrClosed) {
 		r.m.cfg.Logger.Error("a read of a log failed", "replica", r.Name(), "dir", r.stored.Dir, "error", err)
+		if store.IsDiskFault(err) {
+			r.m.diskFailed(r.stored.Disk, err)
+		}
 	}
 	return e
 }

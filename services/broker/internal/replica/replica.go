@@ -51,6 +51,9 @@ type Replica struct {
 	ring     spanRing
 	refused  *rpc.Error // what the log said to the append it refused last
 	gone     bool       // deleted, set aside or replaced
+
+	// What was last said about faults of retention and cleaning; "": all is well.
+	retainFault, cleanFault string
 }
 
 // Batch is a batch to append.
@@ -113,10 +116,10 @@ func (r *Replica) open(os bool) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.step(opened)
-	if r.stored != nil && r.stored.Disk.Err() != nil {
+	if r.m.cfg.Store.Offline(r.Key) {
 		r.step(partition.DiskOffline{})
 	}
+	r.step(opened)
 }
 
 func coreVerdict(v store.Verdict, os bool) partition.Verdict {

@@ -12,7 +12,7 @@ import (
 	"github.com/leat-io/leat/libs/vfs"
 )
 
-// Create makes a replica on the disk with the fewest and opens its log; one that
+// Create makes a replica on the emptiest disk and opens its log; one that
 // was set aside is brought back instead, since it is the same topic id. The
 // folder is durable when it returns. A replica that is there already is returned
 // as it is. Several may be created at a time, each key by one caller. Errors:
@@ -110,16 +110,6 @@ func (s *Store) bringBack(r *Replica) error {
 	return errors.Join(s.o.FS.SyncDir(r.Disk.Dir), s.o.FS.SyncDir(filepath.Dir(from)))
 }
 
-func (s *Store) emptiest() *Disk {
-	var best *Disk
-	for _, d := range s.disks {
-		if d.Err() == nil && (best == nil || s.perDisk[d] < s.perDisk[best]) {
-			best = d
-		}
-	}
-	return best
-}
-
 // SetAside closes a replica of which the metadata knows nothing and moves its
 // folder into the quarantine, where it is kept until a deletion record names its
 // topic id. The caller has made sure that nobody uses the log.
@@ -151,9 +141,13 @@ func (s *Store) forget(r *Replica) {
 
 // Delete removes a replica for good. An absent one is no error. Several may be
 // deleted at a time, each key by one caller, who has made sure that nobody uses
-// the log any more but readers, for whom the log waits.
+// the log any more but readers, for whom the log waits. What lies on a disk that
+// is offline stays until the disk is repaired: ErrDiskOffline.
 func (s *Store) Delete(k Key) error {
 	if r := s.Replica(k); r != nil {
+		if r.Disk.Err() != nil {
+			return fmt.Errorf("delete %s: %w", r.Dir, ErrDiskOffline)
+		}
 		var err error
 		if r.Log != nil {
 			err = r.Log.Delete()
@@ -170,7 +164,12 @@ func (s *Store) Delete(k Key) error {
 	if r := s.replicas[k]; r != nil {
 		s.forget(r)
 	}
+	delete(s.away, k)
+	s.usage = nil
 	for _, d := range s.disks {
+		if d.Err() != nil {
+			continue
+		}
 		delete(d.recovery, k)
 		delete(d.watermarks, k)
 		if _, there := d.verdicts[k]; there {
@@ -188,7 +187,11 @@ func (s *Store) Delete(k Key) error {
 func (s *Store) ForgetTopic(topic [16]byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	maps.DeleteFunc(s.away, func(k Key, _ struct{}) bool { return k.Topic == topic })
 	for _, d := range s.disks {
+		if d.Err() != nil {
+			continue
+		}
 		had := len(d.verdicts)
 		maps.DeleteFunc(d.verdicts, func(k Key, _ Verdict) bool { return k.Topic == topic })
 		if len(d.verdicts) != had {

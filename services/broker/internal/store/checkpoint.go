@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 )
@@ -21,9 +22,6 @@ func (s *Store) Checkpoint(recoveryPoints bool) map[*Disk]error {
 			failed[d] = fmt.Errorf("checkpoint %s: %w", d.Dir, err)
 		}
 	}
-	if err := s.writePosition(); err != nil {
-		failed[s.disks[0]] = errors.Join(failed[s.disks[0]], err)
-	}
 	return failed
 }
 
@@ -36,7 +34,10 @@ func (s *Store) checkpointDisk(d *Disk, recoveryPoints bool) error {
 			return err
 		}
 	}
-	return writeIfChanged(d, watermarkFile, marks, &d.writtenWatermarks)
+	if err := writeIfChanged(d, watermarkFile, marks, &d.writtenWatermarks); err != nil {
+		return err
+	}
+	return d.writePosition(s.HighestPosition())
 }
 
 // marksOf renders the marks of a disk's replicas. Those of a replica that did not
@@ -74,28 +75,35 @@ func writeIfChanged(d *Disk, kind string, lines []string, written *[]string) err
 	return nil
 }
 
-func (s *Store) readPosition() (Position, error) {
-	var p Position
-	fields, ok, err := readFields(s.o.FS, s.disks[0].Dir, positionFile)
+// readPosition raises p to the metadata position that is noted on the disk.
+func (d *Disk) readPosition(p *Position) error {
+	fields, ok, err := readFields(d.fs, d.Dir, positionFile)
 	if err != nil || !ok {
-		return p, err
+		return err
 	}
+	var noted Position
 	var errs [2]error
-	p.Generation, errs[0] = parseOffset(fields["generation"])
-	p.Revision, errs[1] = parseOffset(fields["revision"])
-	return p, errors.Join(errs[:]...)
+	noted.Generation, errs[0] = parseOffset(fields["generation"])
+	noted.Revision, errs[1] = parseOffset(fields["revision"])
+	if err := errors.Join(errs[:]...); err != nil {
+		return &FileError{Path: filepath.Join(d.Dir, positionFile), Detail: err.Error()}
+	}
+	if p.less(noted) {
+		*p = noted
+	}
+	d.writtenPosition = noted
+	return nil
 }
 
-func (s *Store) writePosition() error {
-	p := s.HighestPosition()
-	if p == s.written || s.disks[0].Err() != nil {
+func (d *Disk) writePosition(p Position) error {
+	if p == d.writtenPosition {
 		return nil
 	}
-	err := writeSmallFile(s.o.FS, s.disks[0].Dir, positionFile, []string{
+	err := writeSmallFile(d.fs, d.Dir, positionFile, []string{
 		fmt.Sprintf("generation %d", p.Generation), fmt.Sprintf("revision %d", p.Revision),
 	})
 	if err == nil {
-		s.written = p
+		d.writtenPosition = p
 	}
 	return err
 }

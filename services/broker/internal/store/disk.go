@@ -37,6 +37,9 @@ type Disk struct {
 
 	// What the marks were when last written, so that an idle disk is left alone.
 	writtenRecovery, writtenWatermarks []string
+	writtenPosition                    Position
+
+	room room
 }
 
 // Err is why the disk is offline, nil while it is not.
@@ -48,30 +51,32 @@ func (d *Disk) Err() error {
 }
 
 // openDisk locks a folder and reads its small files. Nothing is written but the
-// lock file and, on a new disk, the folder.
-func openDisk(o *Options, dir string) (_ *Disk, err error) {
-	d := &Disk{Dir: dir, fs: o.FS}
+// lock file and, on a new disk, the folder. The disk is returned with an error too.
+func openDisk(o *Options, dir string) (d *Disk, err error) {
+	d = &Disk{Dir: dir, fs: o.FS, recovery: map[Key]int64{}, watermarks: map[Key]int64{}, verdicts: map[Key]Verdict{}}
 	if err := o.FS.MkdirAll(dir); err != nil {
-		return nil, fmt.Errorf("make the data folder %s: %w", dir, err)
+		return d, fmt.Errorf("make the data folder %s: %w", dir, err)
 	}
 	if err := o.FS.SyncDir(filepath.Dir(dir)); err != nil {
-		return nil, fmt.Errorf("make the data folder %s durable: %w", dir, err)
+		return d, fmt.Errorf("make the data folder %s durable: %w", dir, err)
 	}
-	if d.lock, err = o.FS.Lock(filepath.Join(dir, lockFile)); err != nil {
+	lock, err := o.FS.Lock(filepath.Join(dir, lockFile))
+	if err != nil {
 		if errors.Is(err, vfs.ErrLocked) {
-			return nil, &LockedError{Dir: dir, Err: err}
+			return d, &LockedError{Dir: dir, Err: err}
 		}
-		return nil, fmt.Errorf("lock the data folder %s: %w", dir, err)
+		return d, fmt.Errorf("lock the data folder %s: %w", dir, err)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, d.lock.Close())
+			err = errors.Join(err, lock.Close())
 		}
 	}()
-	if err := d.readMeta(o); err != nil {
-		return nil, err
+	if err := errors.Join(d.readMeta(o), d.readMarks(o)); err != nil {
+		return d, err
 	}
-	return d, d.readMarks(o)
+	d.lock = lock
+	return d, nil
 }
 
 // readMeta finds out whose disk this is.

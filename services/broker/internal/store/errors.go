@@ -11,6 +11,23 @@ import (
 // replica's own disk failed.
 var ErrDiskOffline = errors.New("disk offline")
 
+// NoDiskError says that every folder of log.dirs is on a disk that failed.
+type NoDiskError struct {
+	Dirs []string
+	Errs []error // by folder
+}
+
+func (e *NoDiskError) Error() string {
+	s := "no folder of log.dirs can be used"
+	for i, dir := range e.Dirs {
+		s += fmt.Sprintf("; %s: %v", dir, e.Errs[i])
+	}
+	return s + "; repair or replace the disks, then start the broker again"
+}
+
+// Unwrap gives the causes.
+func (e *NoDiskError) Unwrap() []error { return append([]error{ErrDiskOffline}, e.Errs...) }
+
 // LockedError says that another process uses a data folder.
 type LockedError struct {
 	Dir string

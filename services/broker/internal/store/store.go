@@ -31,6 +31,11 @@ type Options struct {
 	// OpenParallelism bounds how many logs are opened at a time; 0: by the number
 	// of processors.
 	OpenParallelism int
+	// OpenFiles bounds the files that all logs together keep open; 0:
+	// commitlog.DefaultOpenFiles.
+	OpenFiles int
+	// Space says how much of each disk stays free.
+	Space Space
 	// Logger gets what recovery found; nil is silence.
 	Logger *slog.Logger
 	// Now is the clock; nil is time.Now.
@@ -43,6 +48,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.OpenParallelism <= 0 {
 		o.OpenParallelism = 4 * runtime.GOMAXPROCS(0)
+	}
+	if o.OpenFiles <= 0 {
+		o.OpenFiles = commitlog.DefaultOpenFiles
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -58,31 +66,43 @@ func (o Options) withDefaults() Options {
 type Store struct {
 	o     Options
 	disks []*Disk
+	files *commitlog.FileCache
 
 	mu       sync.Mutex
 	replicas map[Key]*Replica
 	perDisk  map[*Disk]int
-	adopted  bool
-	closed   bool
+	// away are replicas that should be here and may be on a disk that failed at the
+	// start.
+	away    map[Key]struct{}
+	usage   map[*Disk]int64 // see used; nil: unknown
+	usageAt time.Time
+	adopted bool
+	closed  bool
 
 	// checkpointMu keeps two checkpoints from writing over each other.
 	checkpointMu sync.Mutex
 	position     Position
-	written      Position
 }
 
 // Position is how new the metadata was that this broker has seen.
 type Position struct{ Generation, Revision int64 }
 
+func (p Position) less(o Position) bool {
+	return p.Generation < o.Generation || p.Generation == o.Generation && p.Revision < o.Revision
+}
+
 // Open locks and reads the disks, takes the clean-shutdown markers away and opens
-// every replica found. Errors: *LockedError, *WrongOwnerError, *FileError, those
-// of the disk. On an error nothing stays locked.
+// every replica found. A disk that refuses to work is offline, with whatever is on
+// it, and the others go on. Errors: *NoDiskError, *LockedError, *WrongOwnerError,
+// *FileError, others of the disk. On an error nothing stays locked.
 func Open(o Options) (_ *Store, err error) {
 	o = o.withDefaults()
 	if err := checkDirs(o.Dirs); err != nil {
 		return nil, err
 	}
-	s := &Store{o: o, replicas: map[Key]*Replica{}, perDisk: map[*Disk]int{}}
+	s := &Store{
+		o: o, files: commitlog.NewFileCache(o.OpenFiles), replicas: map[Key]*Replica{}, perDisk: map[*Disk]int{}, away: map[Key]struct{}{},
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.abandon())
@@ -90,23 +110,60 @@ func Open(o Options) (_ *Store, err error) {
 	}()
 	for _, dir := range o.Dirs {
 		d, err := openDisk(&o, filepath.Clean(dir))
-		if err != nil {
+		s.disks = append(s.disks, d)
+		if err := s.tolerate(d, err); err != nil {
 			return nil, err
 		}
-		s.disks = append(s.disks, d)
 		if first := s.clusterID(); d.clusterID != "" && d.clusterID != first {
 			return nil, &WrongOwnerError{Dir: d.Dir, What: "cluster", Want: first, Got: d.clusterID}
 		}
 	}
-	if s.position, err = s.readPosition(); err != nil {
-		return nil, err
-	}
-	for _, d := range s.disks {
-		if err := d.begin(&o); err != nil {
+	for _, d := range s.online() {
+		err := d.readPosition(&s.position)
+		if err == nil {
+			err = d.begin(&o)
+		}
+		if err := s.tolerate(d, err); err != nil {
 			return nil, fmt.Errorf("begin on %s: %w", d.Dir, err)
 		}
 	}
-	return s, s.openAll()
+	if err := s.openAll(); err != nil {
+		return nil, err
+	}
+	if len(s.online()) == 0 {
+		return nil, s.noDisk()
+	}
+	s.RefreshSpace()
+	return s, nil
+}
+
+// tolerate takes a disk that refuses to work offline; other errors are the
+// caller's.
+func (s *Store) tolerate(d *Disk, err error) error {
+	if err == nil || !IsDiskFault(err) {
+		return err
+	}
+	s.fail(d, err)
+	return nil
+}
+
+// online are the disks that work.
+func (s *Store) online() []*Disk {
+	var disks []*Disk
+	for _, d := range s.disks {
+		if d.Err() == nil {
+			disks = append(disks, d)
+		}
+	}
+	return disks
+}
+
+func (s *Store) noDisk() error {
+	e := &NoDiskError{}
+	for _, d := range s.disks {
+		e.Dirs, e.Errs = append(e.Dirs, d.Dir), append(e.Errs, d.Err())
+	}
+	return e
 }
 
 func checkDirs(dirs []string) error {
@@ -130,7 +187,7 @@ func checkDirs(dirs []string) error {
 // openAll opens the replicas that were found, several at a time.
 func (s *Store) openAll() error {
 	var all []*Replica
-	for _, d := range s.disks {
+	for _, d := range s.online() {
 		for _, r := range d.found {
 			if other, twice := s.replicas[r.Key]; twice {
 				return &FileError{Path: r.Dir, Detail: fmt.Sprintf("the same replica is in %s too; remove the folder that is not needed", other.Dir)}
@@ -152,8 +209,12 @@ func (s *Store) openAll() error {
 	return s.keepVerdicts(all)
 }
 
-// openReplica recovers one log. Damage becomes a verdict, not an error.
+// openReplica recovers one log. Damage becomes a verdict, not an error, and a disk
+// that fails takes all its replicas along.
 func (s *Store) openReplica(r *Replica) error {
+	if r.Disk.Err() != nil {
+		return nil
+	}
 	r.Verdict = r.Disk.verdicts[r.Key]
 	r.hw.Store(r.Disk.watermarks[r.Key])
 	log, report, err := commitlog.Open(s.logOptions(r, commitlog.Config{}))
@@ -170,14 +231,14 @@ func (s *Store) openReplica(r *Replica) error {
 		s.o.Logger.Error("withheld a replica whose log is damaged", "replica", r.Name(), "dir", r.Dir, "error", err)
 		return nil
 	}
-	return fmt.Errorf("open the log in %s: %w", r.Dir, err)
+	return s.tolerate(r.Disk, fmt.Errorf("open the log in %s: %w", r.Dir, err))
 }
 
 func (s *Store) logOptions(r *Replica, c commitlog.Config) commitlog.Options {
 	return commitlog.Options{
 		Config: c, FS: s.o.FS, Dir: r.Dir, Topic: r.Topic, Partition: r.Key.Partition, TopicID: r.Key.Topic,
 		RecoveryPoint: r.Disk.recovery[r.Key], HighWatermark: r.Disk.watermarks[r.Key],
-		CleanShutdown: r.Disk.clean, Now: s.o.Now, Logger: s.o.Logger,
+		CleanShutdown: r.Disk.clean, Files: s.files, Now: s.o.Now, Logger: s.o.Logger,
 	}
 }
 
@@ -191,7 +252,10 @@ func (s *Store) keepVerdicts(all []*Replica) error {
 		}
 	}
 	for d := range changed {
-		if err := d.writeVerdicts(); err != nil {
+		if d.Err() != nil {
+			continue
+		}
+		if err := s.tolerate(d, d.writeVerdicts()); err != nil {
 			return err
 		}
 	}
@@ -217,6 +281,12 @@ func (s *Store) ClusterID() string {
 // Disks are the broker's disks, in the order of log.dirs.
 func (s *Store) Disks() []*Disk { return s.disks }
 
+// OpenFiles is how many files the logs have open.
+func (s *Store) OpenFiles() int { return s.files.Open() }
+
+// Usable reports whether a disk is online.
+func (s *Store) Usable() bool { return len(s.online()) > 0 }
+
 // Replica is the replica of that key, nil if there is none.
 func (s *Store) Replica(k Key) *Replica {
 	s.mu.Lock()
@@ -238,7 +308,7 @@ func (s *Store) Replicas() []*Replica {
 
 // Adopt binds the disks to the cluster. expected are the replicas that, by the
 // metadata, this broker holds: those that were on its disks and are not get the
-// verdict missing. On a broker whose disks are not new a replica that was never
+// verdict missing, and where a disk is offline they are taken to be on that. On a broker whose disks are not new a replica that was never
 // here is not missing but still to be made. Errors: *WrongOwnerError, those of
 // the disk.
 func (s *Store) Adopt(clusterID string, expected []Key) error {
@@ -250,14 +320,23 @@ func (s *Store) Adopt(clusterID string, expected []Key) error {
 	if have := s.clusterID(); have != "" && have != clusterID {
 		return &WrongOwnerError{Dir: s.disks[0].Dir, What: "cluster", Want: clusterID, Got: have}
 	}
-	anyFresh := slices.ContainsFunc(s.disks, func(d *Disk) bool { return d.fresh })
-	keeper := s.disks[0]
+	disks := s.online()
+	if len(disks) == 0 {
+		return s.noDisk()
+	}
+	anyFresh := slices.ContainsFunc(disks, func(d *Disk) bool { return d.fresh })
+	anyOffline := len(disks) < len(s.disks)
+	keeper := disks[0]
 	lost := false
 	for _, k := range expected {
 		if s.replicas[k] != nil || s.hasVerdict(k) {
 			continue
 		}
-		if anyFresh || s.wasHere(k) {
+		switch {
+		case anyOffline:
+			s.away[k] = struct{}{}
+			s.o.Logger.Error("a replica that should be here is taken to be on the disk that is offline", "topic_id", k.Topic, "partition", k.Partition)
+		case anyFresh || s.wasHere(k):
 			keeper.verdicts[k] = Missing
 			lost = true
 			s.o.Logger.Error("a replica that should be here is missing", "topic_id", k.Topic, "partition", k.Partition)
@@ -268,9 +347,9 @@ func (s *Store) Adopt(clusterID string, expected []Key) error {
 			return err
 		}
 	}
-	for _, d := range s.disks {
+	for _, d := range disks {
 		if d.fresh {
-			if err := d.writeMeta(s.o.BrokerID, clusterID); err != nil {
+			if err := s.tolerate(d, d.writeMeta(s.o.BrokerID, clusterID)); err != nil {
 				return err
 			}
 		}
@@ -312,6 +391,9 @@ func (s *Store) Vouches(isOS func(Key) bool) []Vouch {
 		if r.Log != nil {
 			v.LastEpoch, v.End = r.Log.LatestEpoch(), r.Log.EndOffset()
 		}
+		if r.Disk.Err() != nil {
+			v.Verdict = Corrupt // whatever is there, it cannot be served
+		}
 		if v.Verdict == UncleanOS && (isOS == nil || !isOS(r.Key)) {
 			v.Verdict = Intact
 		}
@@ -324,6 +406,10 @@ func (s *Store) Vouches(isOS func(Key) bool) []Vouch {
 			}
 		}
 	}
+	for k := range s.away {
+		// Not missing: that might be taken for one that was never made.
+		all = append(all, Vouch{Key: k, LastEpoch: -1, Verdict: Corrupt})
+	}
 	slices.SortFunc(all, func(a, b Vouch) int { return a.Key.Compare(b.Key) })
 	return all
 }
@@ -335,12 +421,27 @@ func (s *Store) Verdict(k Key) Verdict {
 	if r := s.replicas[k]; r != nil {
 		return r.Verdict
 	}
+	if _, away := s.away[k]; away {
+		return Missing
+	}
 	for _, d := range s.disks {
 		if v := d.verdicts[k]; v != Intact {
 			return v
 		}
 	}
 	return Intact
+}
+
+// Offline reports whether a replica is on a disk that is offline, as far as that
+// can be known.
+func (s *Store) Offline(k Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.replicas[k]; r != nil {
+		return r.Disk.Err() != nil
+	}
+	_, away := s.away[k]
+	return away
 }
 
 // ClearVerdict forgets what stood against a replica, durably. Only a metadata
@@ -370,7 +471,8 @@ func (s *Store) clearVerdict(k Key) (lost bool, err error) {
 		}
 		r.Verdict = Intact
 	}
-	for _, d := range s.disks {
+	delete(s.away, k)
+	for _, d := range s.online() {
 		if _, there := d.verdicts[k]; !there {
 			continue
 		}
@@ -400,7 +502,7 @@ func (s *Store) HighestPosition() Position {
 func (s *Store) SetPosition(p Position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.Generation > s.position.Generation || p.Generation == s.position.Generation && p.Revision > s.position.Revision {
+	if s.position.less(p) {
 		s.position = p
 	}
 }

@@ -132,6 +132,9 @@ func life(s *Store, b []byte, expected []Key) (acked int64, err error) {
 			return 0, err
 		}
 	}
+	if r.Log == nil {
+		return 0, r.Disk.Err()
+	}
 	for range 3 {
 		if _, err := r.Log.Append([][]byte{b}, 1); err != nil {
 			return acked, err
