@@ -2,7 +2,12 @@
 
 package commitlog
 
-import "testing"
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/leat-io/leat/libs/vfs"
+)
 
 // The race detector makes pools forget on purpose, so allocations are counted
 // without it.
@@ -28,13 +33,33 @@ func TestSteadyStateAllocations(t *testing.T) {
 	}); n > 0 {
 		t.Errorf("a read allocates %v times", n)
 	}
-	// The file system in memory copies what it is given; the log itself does not.
-	vecs := [][]byte{b[:200], b[200:]}
-	if n := testing.AllocsPerRun(100, func() {
-		if _, err := l.admit(vecs, 0, l.config()); err != nil {
-			t.Fatal(err)
+}
+
+// Appending to real files: batches in one piece and in several, of a producer and of
+// none.
+func TestSteadyStateAppendAllocations(t *testing.T) {
+	o := testOptions(vfs.OS())
+	o.Dir = filepath.Join(t.TempDir(), "orders-0")
+	o.Config.SegmentBytes = 0
+	l, _ := mustOpen(t, o)
+	b := produced(t, 1, 0, 0, 10, false, 100)
+	plain := batch(t, 10, "steady", 1)
+	whole, pieces := [][]byte{plain}, [][]byte{plain[:30], plain[30:200], plain[200:]}
+	idempotent := [][]byte{b[:61], b[61:]}
+	for range 2000 { // pools and maps get their size
+		for _, vecs := range [][][]byte{whole, pieces, idempotent} {
+			if _, err := l.Append(vecs, 0); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}); n > 0 {
-		t.Errorf("admitting a batch allocates %v times", n)
+	}
+	for name, vecs := range map[string][][]byte{"in one piece": whole, "in pieces": pieces, "of a producer": idempotent} {
+		if n := testing.AllocsPerRun(500, func() {
+			if _, err := l.Append(vecs, 0); err != nil {
+				t.Fatal(err)
+			}
+		}); n > 0 {
+			t.Errorf("appending a batch %s allocates %v times", name, n)
+		}
 	}
 }

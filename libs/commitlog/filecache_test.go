@@ -146,7 +146,7 @@ func TestSharedFileCache(t *testing.T) {
 // leaves nothing open.
 func TestOpenManyReplicas(t *testing.T) {
 	t.Parallel()
-	const replicas = 10_000
+	const replicas = 10_000 / raceScale
 	disk := memfs.New()
 	if err := disk.MkdirAll("/disk"); err != nil {
 		t.Fatal(err)

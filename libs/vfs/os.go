@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // OS is the file system of the operating system. Files it makes have mode 0640,
@@ -70,16 +71,23 @@ func (osFS) Lock(path string) (io.Closer, error) {
 	return f, nil
 }
 
-type osFile struct{ *os.File }
+type osFile struct {
+	*os.File
+	conn syscall.RawConn
+}
 
 func wrapOS(f *os.File, err error) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return osFile{f}, nil
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &osFile{f, conn}, nil
 }
 
-func (f osFile) Size() (int64, error) {
+func (f *osFile) Size() (int64, error) {
 	fi, err := f.Stat()
 	if err != nil {
 		return 0, err
@@ -87,8 +95,8 @@ func (f osFile) Size() (int64, error) {
 	return fi.Size(), nil
 }
 
-func (f osFile) Sync() error { return syncData(f.File) }
+func (f *osFile) Sync() error { return syncData(f.File) }
 
-func (f osFile) WriteVecAt(vecs [][]byte, off int64) (int, error) {
-	return writeVecAt(f.File, vecs, off)
+func (f *osFile) WriteVecAt(vecs [][]byte, off int64) (int, error) {
+	return writeVecAt(f.File, f.conn, vecs, off)
 }

@@ -13,7 +13,7 @@ func syncData(f *os.File) error { return f.Sync() }
 
 // writeVecAt writes one piece after the other: there is no positioned gather write
 // in the standard library.
-func writeVecAt(f *os.File, vecs [][]byte, off int64) (int, error) {
+func writeVecAt(f *os.File, _ syscall.RawConn, vecs [][]byte, off int64) (int, error) {
 	total := 0
 	for _, v := range vecs {
 		n, err := f.WriteAt(v, off+int64(total))
