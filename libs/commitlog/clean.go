@@ -116,6 +116,9 @@ const cleanChunk = 1 << 20
 type cleanState struct {
 	mu   sync.Mutex // one cleaning; taken before all other locks
 	stop atomic.Bool
+	// truncations counts those of the log, whose offsets mean something else
+	// afterwards. They hold changeMu.
+	truncations atomic.Int64
 }
 
 // stopCleaning ends a cleaning that runs, keeps others from beginning, for good,
@@ -153,8 +156,13 @@ func (l *Log) Clean(o CleanOptions) (CleanReport, error) {
 	l.cleaning.mu.Lock()
 	defer l.cleaning.mu.Unlock()
 	err := c.run()
-	if errors.Is(err, errSegmentsChanged) {
-		c.report.More, err = true, nil
+	var corrupt *CorruptError
+	if errors.Is(err, errSegmentsChanged) || errors.As(err, &corrupt) && c.truncations != l.cleaning.truncations.Load() {
+		// What was read may have been gone already. The next cleaning begins anew.
+		c.report.More = true
+		if err = c.usable(); err == nil {
+			l.log.Debug("cleaning gave way to a change of the log", "dir", l.dir)
+		}
 	}
 	m := l.currentMarks()
 	c.report.TombstonesBelow, c.report.NextHorizon = m.tombstonesBelow, m.nextHorizon
@@ -163,22 +171,23 @@ func (l *Log) Clean(o CleanOptions) (CleanReport, error) {
 
 // cleaning is one run of Clean. It holds Log.cleaning.mu.
 type cleaning struct {
-	l        *Log
-	o        CleanOptions
-	now      int64 // ms
-	report   CleanReport
-	reader   *record.Reader
-	rewriter *record.Rewriter
-	offsets  *offsetMap
-	latest   int64           // offset up to which the keys are known
-	last     map[int64]int64 // producer id → last offset of its last batch
-	horizon  int64           // the earliest one that was seen in this pass, -1 for none
-	fates    []bool          // of the records of one batch
-	keys     []keyOf         // of one batch
-	hashes   []keyHash       // of those
-	touched  uint64          // keeps offsetMap.touch from being optimized away
-	buf      []byte          // what was read
-	work     int             // bytes since the last call of Pace
+	l           *Log
+	o           CleanOptions
+	now         int64 // ms
+	report      CleanReport
+	reader      *record.Reader
+	rewriter    *record.Rewriter
+	offsets     *offsetMap
+	latest      int64           // offset up to which the keys are known
+	last        map[int64]int64 // producer id → last offset of its last batch
+	horizon     int64           // the earliest one that was seen in this pass, -1 for none
+	fates       []bool          // of the records of one batch
+	keys        []keyOf         // of one batch
+	hashes      []keyHash       // of those
+	truncations int64           // of the log, when the pass began
+	touched     uint64          // keeps offsetMap.touch from being optimized away
+	buf         []byte          // what was read
+	work        int             // bytes since the last call of Pace
 }
 
 func (c *cleaning) run() error {
@@ -214,6 +223,7 @@ func (c *cleaning) run() error {
 func (c *cleaning) pass(state *Cleanable) error {
 	l := c.l
 	segs := c.segmentsBelow(state.Limit)
+	c.truncations = l.cleaning.truncations.Load()
 	c.findLastBatches()
 	if err := c.mapKeys(segs, state.FirstDirty, state.Limit); err != nil {
 		return err
@@ -234,6 +244,9 @@ func (c *cleaning) pass(state *Cleanable) error {
 		if err := c.cleanGroup(g); err != nil {
 			return err
 		}
+	}
+	if c.truncations != l.cleaning.truncations.Load() {
+		return errSegmentsChanged
 	}
 	return l.updateMarks(func(m *marks) {
 		m.cleanedBelow = max(m.cleanedBelow, min(c.latest+1, l.EndOffset()))

@@ -58,6 +58,12 @@ func lastSequence(t *testing.T, disk *memfs.FS) int32 {
 // each survivor is there exactly once, the producer's sequence is known, and the
 // next cleaning finishes the job.
 func TestCrashAtEveryStepOfClean(t *testing.T) {
+	for name, cleanedBefore := range map[string]bool{"segment by segment": false, "joining small segments": true} {
+		t.Run(name, func(t *testing.T) { crashWhileCleaning(t, cleanedBefore) })
+	}
+}
+
+func crashWhileCleaning(t *testing.T, cleanedBefore bool) {
 	crashes := 0
 	for name, keeper := range keepers() {
 		for step := 0; ; step++ {
@@ -65,6 +71,15 @@ func TestCrashAtEveryStepOfClean(t *testing.T) {
 			faulty := errorfs.Wrap(disk)
 			c := newCleanLog(t, faulty)
 			cleanWorkload(t, c)
+			tombstones := int64(2)
+			if cleanedBefore {
+				// What is left of the segments is small, and they will be joined.
+				c.clean(cleanOptions(c.DurableEnd()))
+				c.put(kv{key: "p1", value: "late"}, kv{key: "t0", value: "back"})
+				c.roll()
+				tombstones = 1
+			}
+			segments := c.Segments()
 			before := survivors(t, c)
 			end := c.DurableEnd()
 			o := cleanOptions(end)
@@ -72,6 +87,9 @@ func TestCrashAtEveryStepOfClean(t *testing.T) {
 			_, err := c.Clean(o)
 			where := fmt.Sprintf("%s, cut at step %d", name, step)
 			if err == nil {
+				if cleanedBefore != (c.Segments() < segments) {
+					t.Fatalf("%d segments became %d", segments, c.Segments())
+				}
 				break
 			}
 			if !errors.Is(err, errPower) {
@@ -95,7 +113,7 @@ func TestCrashAtEveryStepOfClean(t *testing.T) {
 			}
 			// And tombstones go at their time.
 			after.clock.now = after.clock.now.Add(2 * time.Hour)
-			if r := after.clean(o); r.Tombstones != 2 {
+			if r := after.clean(o); r.Tombstones != tombstones {
 				t.Fatalf("%s: %+v", where, r)
 			}
 			if err := after.Abort(); err != nil {

@@ -3,6 +3,7 @@ package commitlog
 import (
 	"errors"
 	"io"
+	"slices"
 
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/vfs"
@@ -63,7 +64,11 @@ func (c *cleaning) openAt(seg *segment, from int64) (f vfs.File, pos, size int64
 			pos = int64(1) << 62 // there is nothing at or above
 		}
 	}
-	if f, err = l.fs.OpenRead(seg.path()); err != nil {
+	f, err = l.fs.OpenRead(seg.path())
+	if isNotExist(err) && !c.inPlace(seg) {
+		err = errSegmentsChanged
+	}
+	if err != nil {
 		return nil, 0, 0, err
 	}
 	// The active segment's file may hold part of a batch that is being written.
@@ -73,6 +78,13 @@ func (c *cleaning) openAt(seg *segment, from int64) (f vfs.File, pos, size int64
 		}
 	}
 	return f, pos, size, nil
+}
+
+// inPlace reports whether a segment is still part of the log.
+func (c *cleaning) inPlace(seg *segment) bool {
+	c.l.mu.RLock()
+	defer c.l.mu.RUnlock()
+	return slices.Contains(c.l.segs, seg)
 }
 
 // fill makes sure that have, the bytes from pos on, begins with a whole batch if
@@ -230,6 +242,9 @@ func (c *cleaning) cleanGroup(group []*segment) error {
 	}
 	var size int64
 	err = c.l.replaceSegments(group, func(w *segmentWriter) error {
+		if c.truncations != c.l.cleaning.truncations.Load() {
+			return errSegmentsChanged
+		}
 		for _, seg := range group {
 			err := c.eachBatch(seg, seg.base, func(h *record.Header, batch []byte) error {
 				v, err := c.judge(h, batch)

@@ -154,6 +154,7 @@ func (l *Log) newSegmentWriter(base, end int64) (*segmentWriter, error) {
 // Errors: what fill returned; errSegmentsChanged; *NoSpaceError: nothing was done;
 // *FailedError, ErrClosed.
 func (l *Log) replaceSegments(old []*segment, fill func(w *segmentWriter) error) error {
+	truncations := l.cleaning.truncations.Load()
 	base, end := old[0].base, old[len(old)-1].sealedAt.Load()
 	if len(old) > 1 && end-1-base > math.MaxInt32 {
 		return fmt.Errorf("replace segments: offsets from %d up to %d do not fit in one segment", base, end)
@@ -167,7 +168,7 @@ func (l *Log) replaceSegments(old []*segment, fill func(w *segmentWriter) error)
 	}
 	err = errors.Join(err, w.close())
 	if err == nil {
-		err = l.commitReplacement(old, w)
+		err = l.commitReplacement(old, w, truncations)
 	}
 	if err == nil || errors.Is(err, ErrFailed) {
 		return err
@@ -193,10 +194,10 @@ func (l *Log) abandon(w *segmentWriter) error {
 }
 
 // commitReplacement is steps 2 to 4.
-func (l *Log) commitReplacement(old []*segment, w *segmentWriter) error {
+func (l *Log) commitReplacement(old []*segment, w *segmentWriter, truncations int64) error {
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
-	if err := l.replaceable(old); err != nil {
+	if err := l.replaceable(old, truncations); err != nil {
 		return err
 	}
 	if err := l.updateMarks(func(m *marks) { m.gapsBelow = max(m.gapsBelow, w.end) }); err != nil {
@@ -230,8 +231,9 @@ func swapPath(dir string, base, end int64) string {
 	return filepath.Join(dir, fmt.Sprintf("%0*d-%0*d%s", offsetDigits, base, offsetDigits, end, swapSuffix))
 }
 
-// replaceable checks that segments may be replaced now. The caller holds changeMu.
-func (l *Log) replaceable(old []*segment) error {
+// replaceable checks that segments may be replaced now: they are in their place, and
+// the log was truncated so many times before. The caller holds changeMu.
+func (l *Log) replaceable(old []*segment, truncations int64) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	if err := l.usable(); err != nil {
@@ -241,7 +243,7 @@ func (l *Log) replaceable(old []*segment) error {
 	for i < len(l.segs) && l.segs[i] != old[0] {
 		i++
 	}
-	if len(l.segs)-i <= len(old) {
+	if len(l.segs)-i <= len(old) || l.cleaning.truncations.Load() != truncations {
 		return errSegmentsChanged
 	}
 	for n, seg := range old {

@@ -145,6 +145,7 @@ func (x *segIndex) cutPlace(rel int64) (cutPlace, error) {
 // cutAt makes a segment end at a place and removes the later ones, the last one
 // first, each durably: a crash in between leaves a log without holes.
 func (l *Log) cutAt(i int, at *cutPlace) error {
+	l.cleaning.truncations.Add(1)
 	segs := l.segs
 	for k := len(segs) - 1; k > i; k-- {
 		if err := l.removeSegment(segs[k]); err != nil {
@@ -226,6 +227,7 @@ func (l *Log) ResetTo(offset int64) error {
 // reset marks the log, durably, as one that is to begin anew, and sees to it. The
 // caller holds every lock but mu.
 func (l *Log) reset(offset int64) error {
+	l.cleaning.truncations.Add(1)
 	if err := l.updateMarks(func(m *marks) { m.reset = offset }); err != nil {
 		return err
 	}
