@@ -19,23 +19,37 @@
 //     retried into success.
 //  6. Pass the high watermark as upTo of each Read; the log does not know it.
 //  7. Note the durable end as the recovery point now and then, durably, and only
-//     after Sync returned it.
-//  8. Close, then note the clean stop durably. A log that was not closed loses
+//     after Sync or Checkpoint returned it. Checkpoint also writes down the producers,
+//     so that a recovery from there on reads nothing below.
+//  8. Before TruncateTo or ResetTo lower the recovery point and the high-watermark
+//     checkpoint on record, durably, where they lie above the offset.
+//  9. Where producers are idempotent ask CheckProducer before each Append, and let no
+//     other append come between.
+//  10. Call Retain every minute or so, with the high watermark, and where the topic is
+//     compacted Clean; both do their work on the caller's goroutine. Where durability
+//     is os, Sync when NeedsFlush says so.
+//  11. Give all logs of a process one FileCache.
+//  12. Close, then note the clean stop durably. A log that was not closed loses
 //     nothing that was synced.
 //
-// Append, Sync and Read may run concurrently. The log starts no goroutines and
-// reads no clock but Options.Now.
+// All methods may run concurrently, but for what 9 says. The log starts no
+// goroutines and reads no clock but Options.Now.
+//
+// A NoSpaceError says that what was begun has been undone: the log goes on and the
+// call may be repeated when there is space. Whoever wants reads, deletion and cleaning
+// to work on a full disk keeps a reserve, and gives it up then.
 //
 // What is synced when: Sync makes record bytes durable, then the names of new
 // files. A new leader epoch's checkpoint is durable before its first batch is
-// written. Index files are synced when their
-// segment is sealed, and are rebuilt whenever they turn out short or wrong;
-// nothing depends on them but speed.
+// written, the log start before a segment goes, a truncation before TruncateTo
+// returns, a compacted segment before the ones it replaces are touched. Index files
+// are synced when their segment is sealed, and are rebuilt whenever they turn out
+// short or wrong; nothing depends on them but speed.
 //
 // What may be lost when: what was appended and not synced, if power fails; nothing
 // if only the process dies. What a Sync has answered for is lost by damage of the
 // disk alone, and then Open says so.
 //
-// An open log that is left alone holds one file descriptor, and one or three more
-// for each sealed segment that was read.
+// An open log that is left alone holds no file descriptor; see FileCache for the
+// others. docs/format.md describes every file.
 package commitlog
