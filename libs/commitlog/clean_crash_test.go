@@ -17,17 +17,37 @@ import (
 // tombstones and an idempotent producer whose batches are all superseded.
 func cleanWorkload(t *testing.T, c *cleanLog) {
 	t.Helper()
+	appendWorkload(t, c, workloadBatches(t, c.clock.now.UnixMilli()))
+}
+
+// workloadBatches are those of cleanWorkload, in order, with their leader epochs.
+func workloadBatches(t *testing.T, now int64) (out []epochBatch) {
+	t.Helper()
 	o := record.DefaultBuilderOptions()
 	o.ProducerID, o.ProducerEpoch = 7, 1
 	pad := strings.Repeat("p", 6000)
 	for i := range 30 {
 		o.BaseSequence = int32(i) * 2
 		if i < 20 {
-			mustAppend(t, c.Log, buildKV(t, c.clock.now.UnixMilli(), o, kv{key: fmt.Sprintf("p%d", i%3), value: fmt.Sprint(i) + pad}, kv{key: "idem", value: pad}), int32(i/7))
+			out = append(out, epochBatch{int32(i / 7), buildKV(t, now, o, kv{key: fmt.Sprintf("p%d", i%3), value: fmt.Sprint(i) + pad}, kv{key: "idem", value: pad})})
 		}
 		c2 := record.DefaultBuilderOptions()
 		c2.Compression = record.Compression(i % 5)
-		mustAppend(t, c.Log, buildKV(t, c.clock.now.UnixMilli(), c2, kv{key: fmt.Sprintf("p%d", i%4), value: fmt.Sprint(i) + pad}, kv{key: "idem", value: fmt.Sprint(i)}, kv{key: fmt.Sprintf("t%d", i%2), tombstone: true}), int32(i/7))
+		out = append(out, epochBatch{int32(i / 7), buildKV(t, now, c2, kv{key: fmt.Sprintf("p%d", i%4), value: fmt.Sprint(i) + pad},
+			kv{key: "idem", value: fmt.Sprint(i)}, kv{key: fmt.Sprintf("t%d", i%2), tombstone: true})})
+	}
+	return out
+}
+
+type epochBatch struct {
+	epoch int32
+	data  []byte
+}
+
+func appendWorkload(t *testing.T, c *cleanLog, batches []epochBatch) {
+	t.Helper()
+	for _, b := range batches {
+		mustAppend(t, c.Log, b.data, b.epoch)
 	}
 	c.roll()
 	mustSync(t, c.Log)
@@ -64,13 +84,13 @@ func TestCrashAtEveryStepOfClean(t *testing.T) {
 }
 
 func crashWhileCleaning(t *testing.T, cleanedBefore bool) {
-	crashes := 0
+	crashes, workload := 0, workloadBatches(t, newClock().now.UnixMilli())
 	for name, keeper := range keepers() {
 		for step := 0; ; step++ {
 			disk := newFS(t)
 			faulty := errorfs.Wrap(disk)
 			c := newCleanLog(t, faulty)
-			cleanWorkload(t, c)
+			appendWorkload(t, c, workload)
 			tombstones := int64(2)
 			if cleanedBefore {
 				// What is left of the segments is small, and they will be joined.

@@ -19,14 +19,14 @@ func verifiable(t testing.TB) *memfs.FS {
 	disk := newFS(t)
 	c := newCleanLog(t, disk)
 	o := record.DefaultBuilderOptions()
-	for i := range 8 {
+	for i := range 5 {
 		o.Compression = record.Compression(i % 5)
-		mustAppend(t, c.Log, buildKV(t, int64(i), o, kv{key: fmt.Sprint(i), value: strings.Repeat("v", 100)}, kv{key: "t", tombstone: true}), int32(i/4))
+		mustAppend(t, c.Log, buildKV(t, int64(i), o, kv{key: fmt.Sprint(i), value: strings.Repeat("v", 100)}, kv{key: "t", tombstone: true}), int32(i/3))
 	}
 	l := c.Log
-	mustAppend(t, l, buildKV(t, 9, record.DefaultBuilderOptions(), kv{key: "big", value: strings.Repeat("b", 64_000)}), 2)
-	for i := range 8 {
-		mustAppend(t, l, buildKV(t, int64(20-i), o, kv{key: fmt.Sprint(i), value: strings.Repeat("v", 300)}), int32(2+i/5))
+	mustAppend(t, l, buildKV(t, 9, record.DefaultBuilderOptions(), kv{key: "big", value: strings.Repeat("b", 64_500)}), 2)
+	for i := range 5 {
+		mustAppend(t, l, buildKV(t, int64(20-i), o, kv{key: fmt.Sprint(i), value: strings.Repeat("v", 300)}), int32(2+i/3))
 	}
 	if l.Segments() != 2 {
 		t.Fatalf("%d segments", l.Segments())
@@ -61,15 +61,15 @@ func verify(t testing.TB, fsys vfs.FS, dir string, o VerifyOptions) VerifyReport
 // after a compaction.
 func TestVerifyWhole(t *testing.T) {
 	disk := verifiable(t)
-	r := verify(t, disk, testDir, VerifyOptions{DurableBelow: 25})
-	if !r.OK() || len(r.Notes) > 0 || r.Segments != 2 || r.Start != 0 || r.End != 25 || r.Records != 25 || r.Batches != 17 || r.IndexEntries < 8 ||
+	r := verify(t, disk, testDir, VerifyOptions{DurableBelow: 16})
+	if !r.OK() || len(r.Notes) > 0 || r.Segments != 2 || r.Start != 0 || r.End != 16 || r.Records != 16 || r.Batches != 11 || r.IndexEntries < 4 ||
 		r.Metadata.Topic != "orders" || r.FirstFault() != nil || r.TornBytes != 0 {
 		t.Fatalf("%+v", r)
 	}
 	if err := disk.Rename(testDir, "/disk/some copy"); err != nil {
 		t.Fatal(err)
 	}
-	if again := verify(t, disk, "/disk/some copy", VerifyOptions{}); !again.OK() || again.Batches != 17 {
+	if again := verify(t, disk, "/disk/some copy", VerifyOptions{}); !again.OK() || again.Batches != 11 {
 		t.Fatalf("%+v", again)
 	}
 	if _, err := Verify(disk, "/disk", VerifyOptions{}); err == nil || !strings.Contains(err.Error(), "no segment") {
@@ -101,17 +101,17 @@ func TestVerifyTornTail(t *testing.T) {
 	at := int64(len(whole) - last.Size())
 	for cut := 1; cut < last.Size(); cut++ {
 		overwrite(t, disk, path, func([]byte) []byte { return whole[:len(whole)-cut] })
-		r := verify(t, disk, testDir, VerifyOptions{DurableBelow: 24})
-		if !r.OK() || r.TornAt != at || r.TornBytes != int64(last.Size()-cut) || r.End != 24 || len(r.Notes) == 0 {
+		r := verify(t, disk, testDir, VerifyOptions{DurableBelow: 15})
+		if !r.OK() || r.TornAt != at || r.TornBytes != int64(last.Size()-cut) || r.End != 15 || len(r.Notes) == 0 {
 			t.Fatalf("cut by %d: %+v", cut, r)
 		}
-		if r = verify(t, disk, testDir, VerifyOptions{DurableBelow: 25}); r.OK() || r.FirstFault().Path != path || r.FirstFault().Position != at {
+		if r = verify(t, disk, testDir, VerifyOptions{DurableBelow: 16}); r.OK() || r.FirstFault().Path != path || r.FirstFault().Position != at {
 			t.Fatalf("cut by %d below what was durable: %+v", cut, r)
 		}
 	}
 	for _, zeroes := range []int{1, 100, 5000} {
 		overwrite(t, disk, path, func([]byte) []byte { return append(bytes.Clone(whole), make([]byte, zeroes)...) })
-		if r := verify(t, disk, testDir, VerifyOptions{}); !r.OK() || r.TornBytes != int64(zeroes) || r.End != 25 {
+		if r := verify(t, disk, testDir, VerifyOptions{}); !r.OK() || r.TornBytes != int64(zeroes) || r.End != 16 {
 			t.Fatalf("%d zeroes: %+v", zeroes, r)
 		}
 	}
@@ -155,8 +155,10 @@ func TestVerifyFindsEveryFlippedBit(t *testing.T) {
 		for bit := 0; bit < 8*len(whole); bit++ {
 			if pos := bit / 8; strings.HasSuffix(path, logSuffix) && len(whole) > 20_000 && pos > 4000 {
 				bit += 8*997 - 1
-			} else if strings.HasSuffix(path, logSuffix) && pos%61 > 24 {
-				bit += 2 // all of the fields, and one bit in three of the rest
+			} else if i, _ := slices.BinarySearch(starts[path], int64(pos+1)); i > 0 && int64(pos)-starts[path][i-1] >= record.HeaderSize {
+				bit += 16 // all of each header, and one bit in 17 of the records
+			} else if starts[path] == nil && !strings.HasSuffix(path, "index") {
+				bit += 2 // one bit in three of text
 			}
 			pos := min(bit/8, len(whole)-1)
 			if _, err := f.WriteAt([]byte{whole[pos] ^ 1<<(bit%8)}, int64(pos)); err != nil {
@@ -302,13 +304,13 @@ func TestRepairDamage(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	l, report := mustOpen(t, func() Options { o := testOptions(disk); o.CleanShutdown = true; return o }())
-	if !report.Clean || report.End != 25 || l.LatestEpoch() != 3 {
+	if !report.Clean || report.End != 16 || l.LatestEpoch() != 3 {
 		t.Fatalf("%+v", report)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	overwrite(t, disk, segmentPath(testDir, 0, logSuffix), func(b []byte) []byte { b[700] ^= 1; return b })
+	overwrite(t, disk, segmentPath(testDir, 0, logSuffix), func(b []byte) []byte { b[400] ^= 1; return b })
 	if err := disk.Remove(segmentPath(testDir, 0, indexSuffix)); err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +329,7 @@ func TestVerifyInterruptedReplacement(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := verify(t, disk, testDir, VerifyOptions{})
-	if !r.OK() || r.End != 25 || r.Segments != 2 || len(r.Notes) == 0 {
+	if !r.OK() || r.End != 16 || r.Segments != 2 || len(r.Notes) == 0 {
 		t.Fatalf("%+v", r)
 	}
 }
