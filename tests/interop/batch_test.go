@@ -51,8 +51,11 @@ func cases() []batchCase {
 			{Timestamp: ts + 1, Value: long[1:]},
 		}},
 		{name: "timestamps-go-back", records: []record.Record{
-			{Timestamp: ts, Value: []byte("a")}, {Timestamp: ts - 1000, Value: []byte("b")}, {Timestamp: ts + 1<<33, Value: []byte("c")},
-			{Timestamp: 0, Value: []byte("d")}, {Timestamp: -1, Value: []byte("e")},
+			{Timestamp: ts, Value: []byte("a")},
+			{Timestamp: ts - 1000, Value: []byte("b")},
+			{Timestamp: ts + 1<<33, Value: []byte("c")},
+			{Timestamp: 0, Value: []byte("d")},
+			{Timestamp: -1, Value: []byte("e")},
 		}},
 		{name: "idempotent", options: func(o *record.BuilderOptions) {
 			o.ProducerID, o.ProducerEpoch, o.BaseSequence = 1<<40, 7, 1<<31-2
