@@ -81,7 +81,8 @@ type batch struct {
 	last     *rpc.Error
 	reported bool // its waiters have been told; it is only waited for
 	sentTo   Leader
-	giveUpAt time.Time // when its answer is no longer waited for; zero: until the stream ends
+	call     *produceCall // of the last attempt
+	giveUpAt time.Time    // when its answer is no longer waited for; zero: until the stream ends
 	over     chan struct{}
 	parent   *batch // it is a part of
 	parts    int    // that are not over

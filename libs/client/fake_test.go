@@ -73,6 +73,8 @@ type fakeMesh struct {
 
 	// onBatch may make something of a batch that has come in; nil: it is stored.
 	onBatch func(b *fakeBroker, m *brokerv1.ProduceBatch, h record.Header) fault
+	// onOpen may leave the opening of a produce stream unanswered; nil: it greets.
+	onOpen func(b *fakeBroker) (deaf bool)
 	// onFetch may refuse a partition that is asked for.
 	onFetch func(b *fakeBroker, m *brokerv1.FetchPartition) *rpc.Error
 }
@@ -334,6 +336,10 @@ func (p *fakePart) store(raw []byte) int64 {
 func (b *fakeBroker) Produce(stream brokerv1.LogService_ProduceServer) error {
 	if _, err := stream.Recv(); err != nil {
 		return err
+	}
+	if b.m.onOpen != nil && b.m.onOpen(b) {
+		<-stream.Context().Done()
+		return nil
 	}
 	if err := stream.Send(&brokerv1.ProduceResponse{Message: &brokerv1.ProduceResponse_Initial{
 		Initial: &brokerv1.ProduceInitialResponse{Handshake: rpc.LocalHandshake(), MaxInFlightBatches: 16},

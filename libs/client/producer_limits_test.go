@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -448,6 +449,36 @@ func TestDeletedTopicFailsSoon(t *testing.T) {
 			t.Errorf("told after %v", d)
 		}
 	})
+}
+
+// A record that was never sent, because its partition has no leader or the leader
+// cannot be reached, is not done when its time is over, and the error tells why.
+func TestLateRecordsThatWereNeverSentAreNotDone(t *testing.T) {
+	for reason, breakIt := range map[string]func(*fakeMesh, *fakeTopic){
+		"LEADER_NOT_AVAILABLE": func(m *fakeMesh, topic *fakeTopic) {
+			m.update(func() { topic.parts[0].leader = -1 })
+		},
+		"UNREACHABLE": func(m *fakeMesh, _ *fakeTopic) {
+			m.onOpen = func(*fakeBroker) bool { return true }
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				m := newFakeMesh(t, 1)
+				breakIt(m, m.topic("t", 1, 1<<20))
+				p := newTestProducer(t, m.client(Config{}), ProducerConfig{DeliveryTimeout: 3 * time.Second})
+				start := time.Now()
+				_, err := p.SendSync(soon(t), Record{Topic: "t"})
+				e := rpc.FromError(err)
+				if e == nil || e.Reason != reasonDeadlineExceeded || e.Outcome != outcomeNotDone || e.Metadata["last_reason"] != reason || !strings.Contains(e.Message, reason) {
+					t.Errorf("%+v", e)
+				}
+				if d := time.Since(start); d > 4*time.Second {
+					t.Errorf("told after %v", d)
+				}
+			})
+		})
+	}
 }
 
 // However many partitions there are, no more batches are on their way to a broker

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -90,10 +91,24 @@ func (pp *producerPartition) stopAfter(err *rpc.Error) {
 func (pp *producerPartition) step() {
 	pp.mu.Lock()
 	now := time.Now()
+	pp.withdrawLate(now)
 	pp.acc.expire(now)
 	pp.acc.desert(now)
 	pp.pump(now)
 	pp.unlockAndTell()
+}
+
+// withdrawLate takes back late batches that wait for a connection to their broker:
+// they were certainly not stored, which nobody could tell of one that was sent. The
+// lock is held.
+func (pp *producerPartition) withdrawLate(now time.Time) {
+	for _, b := range slices.Clone(pp.acc.inflight) {
+		if now.Before(b.deadline) || b.reported || b.call == nil || !pp.p.senders.withdraw(b.sentTo.Addr, b.call) {
+			continue
+		}
+		pp.acc.ended(b, -1, -1, rpc.Errorf(reasonUnreachable, "broker %s, which leads the partition, could not be reached", b.sentTo.Addr).
+			WithOutcome(outcomeNotDone), true, now)
+	}
 }
 
 // metadataChanged ends the wait for a leader, if there is one now, and in time the
@@ -165,10 +180,11 @@ func (pp *producerPartition) send(b *batch, leader Leader, now time.Time) {
 	b.sentTo, b.giveUpAt = leader, time.Time{}
 	attempt := b.attempts
 	timeout := max(min(pp.p.cfg.AckTimeout, b.deadline.Sub(now)), time.Millisecond)
-	err := pp.p.senders.submit(leader.Addr, &produceCall{
+	b.call = &produceCall{
 		part: pp.tp, epoch: leader.Epoch, acks: pp.p.cfg.Acks, timeout: timeout, bytes: b.bytes, trace: b.carried,
 		done: func(a produceAnswer) { pp.ended(b, attempt, a) },
-	})
+	}
+	err := pp.p.senders.submit(leader.Addr, b.call)
 	if err != nil {
 		retry := pp.p.client.mayPass(pp.tp, leader.Addr, err)
 		pp.acc.ended(b, -1, -1, err, retry, now)
@@ -190,6 +206,7 @@ func (pp *producerPartition) ended(b *batch, attempt int, a produceAnswer) {
 	}
 	now := time.Now()
 	pp.acc.ended(b, a.offset, a.epoch, a.err, retry, now)
+	pp.withdrawLate(now)
 	pp.acc.expire(now)
 	pp.pump(now)
 	pp.unlockAndTell()

@@ -174,10 +174,23 @@ func describe(e *rpc.Error) (message, next string, code int) {
 		next = "Start a mesh with `leat dev`, or name the address of a running gateway with --gateway or LEAT_GATEWAY."
 	case e.Reason == typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED:
 		code = exit.Unknown
+		if e.Outcome == typev1.Outcome_OUTCOME_NOT_DONE {
+			next = notDoneInTime(e)
+		}
 	case e.Outcome == typev1.Outcome_OUTCOME_UNKNOWN && rpc.Retryable(e):
 		code = exit.Unknown
 	}
 	return message, next, code
+}
+
+// notDoneInTime says what to do about something that was certainly not done when
+// its time was over: that depends on what was in the way last.
+func notDoneInTime(e *rpc.Error) string {
+	next := "It was not done. Try again, and allow more time."
+	if info, ok := rpc.ExplainReason(e.Metadata["last_reason"]); ok {
+		next = "It was not done. What was in the way (" + info.Name + "): " + info.NextStep
+	}
+	return next
 }
 
 // plainUnreachable takes the wrapping of the transport off a refused connection.

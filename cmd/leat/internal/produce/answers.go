@@ -47,6 +47,7 @@ func (e *engine) opened(o *gatewayv1.ProduceOpened) {
 	if n := o.GetMaxInFlightBytes(); n > 0 {
 		e.maxSize = min(maxInFlightBytes, n)
 	}
+	e.timeout = max(e.cfg.DeliveryTimeout, o.GetDeliveryTimeout().AsDuration())
 }
 
 // broken handles the end of the session's stream. What it has not answered may
@@ -207,7 +208,7 @@ func (e *engine) expire(now time.Time) {
 		c := el.Value.(*chunk)
 		limit := e.cfg.DeliveryTimeout
 		if c.sent {
-			limit += answerGrace
+			limit = e.timeout + answerGrace
 		}
 		if now.Sub(c.born) <= limit {
 			return

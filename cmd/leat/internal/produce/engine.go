@@ -37,6 +37,9 @@ type engine struct {
 	bytes   int64
 	maxRecs int
 	maxSize int64
+	// timeout is the delivery timeout that the gateway keeps: the one asked for,
+	// rounded up.
+	timeout time.Duration
 
 	events      chan event
 	session     *session
@@ -66,7 +69,7 @@ func newEngine(ctx context.Context, in *Input, cfg Config) *engine {
 	e := &engine{
 		ctx: ctx, cfg: cfg, open: open, started: now, progressAt: now,
 		reads: make(chan readResult, 2), pending: list.New(), byID: map[int64]*list.Element{},
-		maxRecs: maxInFlightRecords, maxSize: maxInFlightBytes,
+		maxRecs: maxInFlightRecords, maxSize: maxInFlightBytes, timeout: cfg.DeliveryTimeout,
 		events: make(chan event, 16), interrupt: cfg.Interrupt,
 		backoff: &rpc.Backoff{Min: 20 * time.Millisecond, Max: 500 * time.Millisecond},
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/rpc"
@@ -82,5 +84,27 @@ func TestWhatFailsAfterAnUnknownAttemptIsUnknown(t *testing.T) {
 	e.result(&gatewayv1.ProduceResult{Id: 1, Ranges: []*gatewayv1.RecordRange{{Count: 1, BaseOffset: -1, Error: refused}}})
 	if len(results) != 1 || !results[0].Unknown {
 		t.Errorf("told: %+v", results)
+	}
+}
+
+// TestTheGatewayHasTheFirstWord: what was sent is not called unknown before the
+// gateway's own timeout, which may be longer than the one asked for, and the grace
+// have passed.
+func TestTheGatewayHasTheFirstWord(t *testing.T) {
+	var results []Result
+	e := &engine{
+		cfg:     Config{DeliveryTimeout: 5500 * time.Millisecond, Result: func(r Result) { results = append(results, r) }},
+		pending: list.New(), byID: map[int64]*list.Element{}, session: &session{outstanding: 1}, backoff: &rpc.Backoff{},
+	}
+	e.opened(&gatewayv1.ProduceOpened{DeliveryTimeout: durationpb.New(7 * time.Second)})
+	born := time.Now()
+	e.add(&chunk{born: born, items: []Item{{Number: 1, Record: &gatewayv1.ProduceRecord{}}}, sent: true, sentAt: born}, nil)
+	e.expire(born.Add(7*time.Second + answerGrace))
+	if len(results) != 0 {
+		t.Fatalf("told %+v", results)
+	}
+	e.expire(born.Add(7*time.Second + answerGrace + time.Millisecond))
+	if len(results) != 1 || !results[0].Unknown {
+		t.Errorf("told %+v", results)
 	}
 }

@@ -21,7 +21,11 @@ const (
 
 // How long things that should not take long may take.
 const (
-	answerGrace    = 5 * time.Second  // beyond the delivery timeout, for the gateway to tell the outcome
+	// answerGrace is how long beyond the delivery timeout the gateway's answer is
+	// waited for: it knows whether a record was ever sent to a broker, and why not.
+	// Only if it says nothing is the outcome unknown here. It is above the gateway's
+	// own grace for its producer.
+	answerGrace    = 5 * time.Second
 	interruptGrace = 3 * time.Second  // for answers after an interrupt
 	summaryGrace   = 10 * time.Second // for the end of the stream
 )

@@ -27,7 +27,7 @@ type producerKey struct {
 
 // producerPool shares producers among streams, so that small streams fill batches
 // together. Durations are rounded up to a ladder of steps to keep the kinds few;
-// sessions keep to the exact delivery timeout themselves.
+// sessions have their delivery timeout rounded already, and tell it.
 type producerPool struct {
 	mesh   Mesh
 	limits Limits
@@ -53,7 +53,7 @@ func newProducerPool(mesh Mesh, limits Limits, logger *slog.Logger) *producerPoo
 func (p *producerPool) get(s session.ProduceSettings) (Producer, func(), error) {
 	key := producerKey{
 		acks: s.Acks, compression: s.Compression, partitioner: s.Partitioner,
-		linger: stepUp(s.Linger, time.Millisecond), delivery: stepUp(s.DeliveryTimeout, time.Second),
+		linger: session.StepUp(s.Linger, time.Millisecond), delivery: session.StepUp(s.DeliveryTimeout, time.Second),
 	}
 	if s.StopPartition {
 		return p.own(key)
@@ -180,36 +180,6 @@ func partitioner(p gatewayv1.Partitioner) client.PartitionerFactory {
 		return client.Random
 	}
 	return client.Murmur2
-}
-
-// steps are the values that durations are rounded to, in units.
-func steps() []time.Duration {
-	return []time.Duration{1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600, 10_000}
-}
-
-// stepUp rounds a duration up to a step; zero stays.
-func stepUp(d, unit time.Duration) time.Duration {
-	if d <= 0 {
-		return 0
-	}
-	all := steps()
-	for _, s := range all {
-		if d <= s*unit {
-			return s * unit
-		}
-	}
-	return all[len(all)-1] * unit
-}
-
-// stepDown rounds a duration down to a step, the first at least.
-func stepDown(d, unit time.Duration) time.Duration {
-	best := unit
-	for _, s := range steps() {
-		if s*unit <= d {
-			best = s * unit
-		}
-	}
-	return best
 }
 
 // String is for logs.

@@ -28,7 +28,7 @@ func (h *Handler) Send(ctx context.Context, req *gatewayv1.SendRequest) (*gatewa
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		// The producer knows what was never sent, if it has the last word.
-		settings.DeliveryTimeout = min(settings.DeliveryTimeout, stepDown(deadline.Sub(h.cfg.Now()), time.Second))
+		settings.DeliveryTimeout = min(settings.DeliveryTimeout, session.StepDown(deadline.Sub(h.cfg.Now()), time.Second))
 	}
 	producer, release, err := h.producers.get(settings)
 	if err != nil {

@@ -18,24 +18,6 @@ import (
 	"github.com/leat-io/leat/services/gateway/internal/session"
 )
 
-func TestSteps(t *testing.T) {
-	for d, want := range map[time.Duration]time.Duration{
-		0: 0, time.Microsecond: time.Millisecond, time.Millisecond: time.Millisecond, 6 * time.Millisecond: 7 * time.Millisecond,
-		5 * time.Millisecond: 5 * time.Millisecond, 10 * time.Second: 10 * time.Second, time.Hour: 10 * time.Second,
-	} {
-		if got := stepUp(d, time.Millisecond); got != want {
-			t.Errorf("%s up to %s, want %s", d, got, want)
-		}
-	}
-	for d, want := range map[time.Duration]time.Duration{
-		time.Millisecond: time.Second, 4999 * time.Millisecond: 4 * time.Second, 2 * time.Minute: 2 * time.Minute, 3 * time.Hour: 10_000 * time.Second,
-	} {
-		if got := stepDown(d, time.Second); got != want {
-			t.Errorf("%s down to %s, want %s", d, got, want)
-		}
-	}
-}
-
 // TestSendSettings: a call's deadline is kept by the producer, so that it can still
 // tell in time what was never sent.
 func TestSendSettings(t *testing.T) {

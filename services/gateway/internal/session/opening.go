@@ -29,6 +29,7 @@ func produceSettings(o *gatewayv1.ProduceOpen, limits ProduceLimits) (ProduceSet
 	if s.DeliveryTimeout, err = durationIn("delivery_timeout", o.GetDeliveryTimeout(), time.Millisecond, limits.MaxDeliveryTimeout, limits.DeliveryTimeout); err != nil {
 		errs = append(errs, err)
 	}
+	s.DeliveryTimeout = StepUp(s.DeliveryTimeout, time.Second)
 	if s.Linger, err = durationIn("linger", o.GetLinger(), 0, limits.MaxLinger, limits.Linger); err != nil {
 		errs = append(errs, err)
 	}

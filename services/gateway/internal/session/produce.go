@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/rpc"
@@ -26,7 +28,7 @@ type ProduceLimits struct {
 type ProduceSettings struct {
 	ClientID        string
 	Acks            typev1.Acks
-	DeliveryTimeout time.Duration
+	DeliveryTimeout time.Duration // rounded by StepUp
 	StopPartition   bool
 	Compression     typev1.CompressionType
 	Partitioner     gatewayv1.Partitioner
@@ -284,6 +286,7 @@ func (p *Produce) Opened() {
 	p.reply(&gatewayv1.ProduceResponse{Message: &gatewayv1.ProduceResponse_Opened{Opened: &gatewayv1.ProduceOpened{
 		Handshake: p.identity.Handshake, Gateway: p.identity.Process,
 		MaxInFlightRecords: int32(p.limits.MaxInFlightRecords), MaxInFlightBytes: p.limits.MaxInFlightBytes,
+		DeliveryTimeout: durationpb.New(p.settings.DeliveryTimeout),
 	}}})
 }
 

@@ -283,7 +283,7 @@ func TestProduceResultsAsCompleted(t *testing.T) {
 	if got := drain(p); len(got) != 1 || got[0] != "result 2 0+1@1:7" {
 		t.Fatalf("got %q", got)
 	}
-	if at := p.WakeAt(); !at.Equal(epoch0.Add(2*time.Minute + deadlineSlack)) {
+	if at := p.WakeAt(); !at.Equal(epoch0.Add(2*time.Minute + deliveryGrace)) {
 		t.Fatalf("wakes at %s", at)
 	}
 	p.Tick(p.WakeAt())
@@ -296,6 +296,28 @@ func TestProduceResultsAsCompleted(t *testing.T) {
 	}
 	if !p.WakeAt().IsZero() {
 		t.Fatal("nothing is left to wait for")
+	}
+}
+
+// TestProduceDeliveryTimeoutIsTold: it is rounded as the producers' is, and the
+// producer has its whole time and a grace beyond to tell what became of a record:
+// it alone knows that one was never sent.
+func TestProduceDeliveryTimeoutIsTold(t *testing.T) {
+	p := NewProduce(epoch0, produceLimits(), Identity{})
+	p.Receive(epoch0, openRequest(&gatewayv1.ProduceOpen{DeliveryTimeout: durationpb.New(5500 * time.Millisecond)}), 2)
+	p.Opened()
+	if d := p.Next().GetOpened().GetDeliveryTimeout().AsDuration(); d != 7*time.Second || p.Settings().DeliveryTimeout != d {
+		t.Fatalf("told %s, kept %s", d, p.Settings().DeliveryTimeout)
+	}
+	p.Receive(epoch0, sendRequest(1, values(1)...), 10)
+	p.Tick(epoch0.Add(7*time.Second + deliveryGrace - time.Millisecond))
+	if got := drain(p); got != nil {
+		t.Fatalf("answered for the producer: %q", got)
+	}
+	p.Done(1, 0, RecordResult{Partition: 0, Offset: -1, LeaderEpoch: -1, Err: rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED, "late").
+		WithOutcome(typev1.Outcome_OUTCOME_NOT_DONE)})
+	if got := drain(p); len(got) != 1 || got[0] != "result 1 0+1@0:-1!DEADLINE_EXCEEDED/NOT_DONE" {
+		t.Fatalf("got %q", got)
 	}
 }
 
@@ -313,7 +335,7 @@ func TestProduceSlowSendKeepsNothingElse(t *testing.T) {
 	if len(p.order) > 2000 || len(p.sends) != 1 || len(p.byID) != 1 {
 		t.Errorf("%d numbers, %d sends and %d ids are kept", len(p.order), len(p.sends), len(p.byID))
 	}
-	if at := p.WakeAt(); !at.Equal(epoch0.Add(2*time.Minute + deadlineSlack)) {
+	if at := p.WakeAt(); !at.Equal(epoch0.Add(2*time.Minute + deliveryGrace)) {
 		t.Errorf("wakes at %s", at)
 	}
 }

@@ -11,9 +11,11 @@ import (
 	"github.com/leat-io/leat/libs/rpc"
 )
 
-// deadlineSlack lets the producer, which runs on the same timeout and knows
-// whether a record was ever sent, have the first word.
-const deadlineSlack = 250 * time.Millisecond
+// deliveryGrace is how long beyond the delivery timeout a send waits for the
+// producer, which runs on the same timeout, to tell what became of it. The
+// producer alone knows whether a record was ever sent, and what the last problem
+// was; the session's own answer is for the case that it says nothing.
+const deliveryGrace = 2 * time.Second
 
 func (p *Produce) receiveSend(now time.Time, m *gatewayv1.ProduceSend, bytes int64) {
 	if _, taken := p.byID[m.GetId()]; taken {
@@ -25,7 +27,7 @@ func (p *Produce) receiveSend(now time.Time, m *gatewayv1.ProduceSend, bytes int
 	p.summary.Records += int64(n)
 	p.lastSeq++
 	s := &send{
-		id: m.GetId(), topic: m.GetTopic(), bytes: bytes, deadline: now.Add(p.settings.DeliveryTimeout + deadlineSlack),
+		id: m.GetId(), topic: m.GetTopic(), bytes: bytes, deadline: now.Add(p.settings.DeliveryTimeout + deliveryGrace),
 		results: make([]recordOutcome, n), remaining: n,
 	}
 	p.sends[p.lastSeq] = s
