@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/leat-io/leat/libs/core/cluster"
 	"github.com/leat-io/leat/libs/registry"
@@ -25,6 +26,9 @@ const (
 	listPage = 2000
 	// requestTimeout bounds one request to etcd.
 	requestTimeout = 5 * time.Second
+	// confirmTimeout bounds the question for etcd's revision where its progress
+	// is not told; it is asked again.
+	confirmTimeout = time.Second
 )
 
 // Store is the picture. Its methods are safe for concurrent use; Run is called
@@ -264,8 +268,10 @@ func (s *Store) decode(kv *mvccpb.KeyValue) (change, bool, error) {
 // watch applies events from the revision after the state's until the watch ends.
 func (s *Store) watch(ctx context.Context) error {
 	// With a leader required, a member that is cut off from its quorum ends the
-	// watch instead of falling silent.
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	// watch instead of falling silent. Watches of equal metadata share a stream,
+	// and etcd tells progress only when all of a stream have begun: this one gets
+	// a stream of its own.
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), "leat-watch", "metadata"))
 	asking := make(chan struct{})
 	go func() {
 		defer close(asking)
@@ -275,7 +281,7 @@ func (s *Store) watch(ctx context.Context) error {
 		cancel()
 		<-asking
 	}()
-	for resp := range s.client.Watch(ctx, s.keys.Prefix(), clientv3.WithPrefix(), clientv3.WithRev(s.Revision()+1)) {
+	for resp := range s.client.Watch(ctx, s.keys.Prefix(), clientv3.WithPrefix(), clientv3.WithRev(s.Revision()+1), clientv3.WithCreatedNotify()) {
 		if err := resp.Err(); err != nil {
 			return err
 		}
@@ -288,21 +294,51 @@ func (s *Store) watch(ctx context.Context) error {
 }
 
 // askProgress asks etcd again and again how far it is, so that silence means
-// something.
+// something. A watch that begins at the revision after etcd's, as each one does
+// after a lost connection, gets no progress before the next write; a quiet mesh
+// may wait for that for hours, so then the revision itself is asked for.
 func (s *Store) askProgress(ctx context.Context) {
 	tick := time.NewTicker(progressInterval)
 	defer tick.Stop()
 	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+		before := s.lastConfirmed()
 		ask, cancel := context.WithTimeout(ctx, progressInterval)
 		if err := s.client.RequestProgress(ask); err != nil && ctx.Err() == nil {
 			s.logger.Debug("cannot ask etcd for its progress", "error", err)
 		}
 		cancel()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if s.lastConfirmed().Equal(before) {
+			s.confirm(ctx)
+		}
+	}
+}
+
+func (s *Store) lastConfirmed() time.Time {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.confirmed
+}
+
+// confirm asks etcd's quorum for its revision; if the state shows just that one,
+// it showed all there was when the question was sent.
+func (s *Store) confirm(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	asked := time.Now()
+	revision, err := s.CurrentRevision(ctx)
+	if err != nil {
+		s.logger.Debug("cannot ask etcd for its revision", "error", err)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if revision == s.revision && asked.After(s.confirmed) {
+		s.confirmed = asked
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"reflect"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
@@ -223,5 +224,26 @@ func TestProgressWithoutChanges(t *testing.T) {
 	}
 	if err := s.WaitRevision(t.Context(), resp.Header.Revision); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A watch that begins where etcd stands gets no progress from etcd before the
+// next write: in a quiet mesh the store must not take that for silence.
+func TestQuietEtcdIsNotSilent(t *testing.T) {
+	s, _ := newStore(t)
+	limit := time.After(20 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	last := s.lastConfirmed()
+	for confirmations := 0; confirmations < 3; {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("etcd confirmed the revision %d times, and then fell silent for %v", confirmations, s.Silent())
+		}
+		if confirmed := s.lastConfirmed(); confirmed.After(last) {
+			last = confirmed
+			confirmations++
+		}
 	}
 }
