@@ -24,7 +24,8 @@ func verifiable(t testing.TB) *memfs.FS {
 		mustAppend(t, c.Log, buildKV(t, int64(i), o, kv{key: fmt.Sprint(i), value: strings.Repeat("v", 100)}, kv{key: "t", tombstone: true}), int32(i/3))
 	}
 	l := c.Log
-	mustAppend(t, l, buildKV(t, 9, record.DefaultBuilderOptions(), kv{key: "big", value: strings.Repeat("b", 64_500)}), 2)
+	mustAppend(t, l, buildKV(t, 9, record.DefaultBuilderOptions(), kv{key: "big", value: strings.Repeat("b", 64_800)}), 2)
+	o.Compression = record.CompressionNone
 	for i := range 5 {
 		mustAppend(t, l, buildKV(t, int64(20-i), o, kv{key: fmt.Sprint(i), value: strings.Repeat("v", 300)}), int32(2+i/3))
 	}
