@@ -59,6 +59,8 @@ type harnessOptions struct {
 	upkeep      replica.Upkeep
 	openFiles   int
 	logger      *slog.Logger
+	// noCheckpoints leaves marks and recovery points alone, which sync logs too.
+	noCheckpoints bool
 }
 
 // start runs a broker over a controller until the test ends or stop is called.
@@ -92,9 +94,13 @@ func start(t testing.TB, ctl *brokertest.Controller, o harnessOptions) *harness 
 	if err != nil {
 		t.Fatal(err)
 	}
+	marks, points := 20*time.Millisecond, 50*time.Millisecond
+	if o.noCheckpoints {
+		marks, points = time.Hour, time.Hour
+	}
 	h.manager = replica.NewManager(replica.Config{
 		Self: partition.Replica{Broker: brokerID, Incarnation: o.incarnation}, Store: h.store, Logger: cmp.Or(o.logger, discard()), Upkeep: o.upkeep, Metrics: metrics, Tracer: o.tracer,
-		WatermarkInterval: 20 * time.Millisecond, RecoveryInterval: 50 * time.Millisecond, DiskTimeout: cmp.Or(o.diskTimeout, time.Minute), CreateParallelism: 4,
+		WatermarkInterval: marks, RecoveryInterval: points, DiskTimeout: cmp.Or(o.diskTimeout, time.Minute), CreateParallelism: 4,
 		Confirm: func(ctx context.Context, ids [][]byte) error {
 			_, err := controllers.ConfirmDeletion(ctx, &controllerv1.ConfirmDeletionRequest{Broker: self, TopicIds: ids})
 			return err

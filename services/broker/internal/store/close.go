@@ -61,7 +61,10 @@ func (s *Store) closeLogs() (errs []error, bad map[*Disk]bool) {
 				mu.Lock()
 				defer mu.Unlock()
 				bad[r.Disk] = true
-				if err != nil {
+				if broken && err != nil {
+					// That the disk is broken was told when it broke.
+					s.o.Logger.Debug("close a log on a disk that is offline", "dir", r.Dir, "error", err)
+				} else if err != nil {
 					errs = append(errs, fmt.Errorf("close the log in %s: %w", r.Dir, err))
 				}
 			}
