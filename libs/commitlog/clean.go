@@ -287,3 +287,11 @@ func (c *cleaning) usable() error {
 	}
 	return c.l.Err()
 }
+
+// TombstonesBelow is the highest offset up to which tombstones were removed, ever; 0
+// when none were. A follower whose log ends below it may have missed deletions, and
+// has to begin anew at the log's start.
+func (l *Log) TombstonesBelow() int64 { return l.currentMarks().tombstonesBelow }
+
+// CleanedBelow is the offset up to which the log has been compacted.
+func (l *Log) CleanedBelow() int64 { return l.currentMarks().cleanedBelow }

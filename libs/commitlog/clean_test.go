@@ -63,7 +63,7 @@ func TestCleanKeepsNewest(t *testing.T) {
 	}
 	for _, clean := range []bool{true, false} {
 		c.reopen(clean)
-		if !slices.Equal(c.has(), got) || c.currentMarks().cleanedBelow != limit {
+		if !slices.Equal(c.has(), got) || c.CleanedBelow() != limit {
 			t.Fatalf("after a restart the log holds %v", c.has())
 		}
 	}
@@ -106,7 +106,7 @@ func TestTombstones(t *testing.T) {
 			t.Fatalf("the log holds %v", got)
 		}
 		c.reopen(false)
-		if c.currentMarks().tombstonesBelow != tombstone+1 {
+		if c.TombstonesBelow() != tombstone+1 {
 			t.Fatal("it was forgotten up to where tombstones were removed")
 		}
 	}
