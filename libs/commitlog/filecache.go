@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"syscall"
+
+	"github.com/leat-io/leat/libs/vfs"
 )
 
 // DefaultOpenFiles is how many files a log that has no FileCache of its owner keeps
@@ -85,6 +88,23 @@ func (s *segment) park() {
 		last.unlink()
 		c.note(last.closeFiles())
 	}
+}
+
+// retryWithFiles opens a file, and tries again, once, after closing what nobody uses
+// when the process has no descriptor left.
+func retryWithFiles(c *FileCache, open func() (vfs.File, error)) (vfs.File, error) {
+	f, err := open()
+	if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
+		return f, err
+	}
+	c.mu.Lock()
+	for c.idle.prev != &c.idle {
+		last := c.idle.prev
+		last.unlink()
+		c.note(last.closeFiles())
+	}
+	c.mu.Unlock()
+	return open()
 }
 
 // note keeps an error that nobody waits for. Closing a file that has no unsynced

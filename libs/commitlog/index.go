@@ -73,7 +73,7 @@ func (e *entryFile) load() error {
 	if e.file != nil {
 		return nil
 	}
-	f, err := e.fs.Open(e.path)
+	f, err := retryWithFiles(e.cache, func() (vfs.File, error) { return e.fs.Open(e.path) })
 	if isNotExist(err) {
 		f, err = e.fs.Create(e.path)
 	}

@@ -48,7 +48,12 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 	if err != nil {
 		return nil, r.report, err
 	}
-	if err := l.restoreProducers(l.segs, r.snapshots, l.end); err != nil {
+	if r.producers.byID != nil {
+		err = l.adoptProducers(r.producers, r.snapshots, l.end)
+	} else {
+		err = l.restoreProducers(l.segs, r.snapshots, l.end)
+	}
+	if err != nil {
 		return nil, r.report, err
 	}
 	// An idle log keeps no descriptor.
@@ -123,6 +128,7 @@ type recovery struct {
 	report RecoveryReport
 
 	snapshots []snapshotFile // that are in the folder
+	producers producerState  // after the batches scanned so far; zero before
 
 	stored   epochCache // as checkpointed
 	storedOK bool

@@ -23,6 +23,11 @@ func (r *recovery) recover(from int) error {
 		r.epochs = nil
 	}
 	r.report.ScannedFrom = -1
+	for _, seg := range l.segs[:from] {
+		if err := seg.checkLength(); err != nil {
+			return err
+		}
+	}
 	next := l.segs[from].base
 	var at cut
 	for i := from; i < len(l.segs) && !at.found; i++ {
@@ -74,8 +79,6 @@ func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 		return expect, at, err
 	}
 	defer seg.release()
-	seg.idx.mu.Lock()
-	defer seg.idx.mu.Unlock()
 	from, maxTS, err := r.keepIndex(seg, f)
 	if err != nil {
 		return expect, at, err
@@ -89,6 +92,12 @@ func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 	if from.pos > 0 {
 		r.epochs = r.stored.below(next)
 	}
+	if err := r.startProducers(next); err != nil {
+		return next, at, err
+	}
+	seg.idx.mu.Lock()
+	defer seg.idx.mu.Unlock()
+	now := r.l.now().UnixMilli()
 	pos := from.pos
 	for pos < sc.size {
 		h, err := sc.header(pos)
@@ -101,6 +110,9 @@ func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 		if err != nil {
 			at = cut{found: true, seg: i, pos: pos, reason: err}
 			break
+		}
+		if err := r.producers.applyAt(f, pos, &h, now); err != nil {
+			return next, at, err
 		}
 		r.epochs, _ = r.epochs.assign(h.PartitionLeaderEpoch, h.BaseOffset)
 		if err := seg.idx.noteLocked(indexPoint{h.BaseOffset - seg.base, pos}, int64(h.Size()), maxTS, r.l.config().IndexIntervalBytes); err != nil {
@@ -127,11 +139,24 @@ func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 	return next, at, seg.idx.sealLocked(maxTS, indexPoint{next - seg.base, pos})
 }
 
+// startProducers finds the producers at the place where the scan begins. Below it
+// batches are believed, as far as they can be read at all.
+func (r *recovery) startProducers(offset int64) error {
+	if r.producers.byID != nil {
+		return nil
+	}
+	var err error
+	r.producers, r.snapshots, err = r.l.producersAt(r.l.segs, r.snapshots, offset)
+	return err
+}
+
 // keepIndex keeps the index entries below the recovery point, as far as they are
 // believable and fit the log, and returns the last one: the scan begins there. The
 // rest describes bytes that may not have been written.
 func (r *recovery) keepIndex(seg *segment, f vfs.File) (indexPoint, int64, error) {
 	x := seg.idx
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if err := x.ensureLocked(); err != nil {
 		return indexPoint{}, 0, err
 	}

@@ -124,7 +124,7 @@ func createSegment(fsys vfs.FS, dir string, base int64, cache *FileCache) (_ *se
 			return nil, err
 		}
 	}
-	f, err := fsys.Create(s.path())
+	f, err := retryWithFiles(cache, func() (vfs.File, error) { return fsys.Create(s.path()) })
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (s *segment) open() (vfs.File, error) {
 	if s.sealedAt.Load() == notSealed && !s.readOnly {
 		open = s.fs.Open
 	}
-	f, err := open(s.path())
+	f, err := retryWithFiles(s.cache, func() (vfs.File, error) { return open(s.path()) })
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,32 @@ func (s *segment) length() (int64, error) {
 		return n, nil
 	}
 	info, err := s.fs.Stat(s.path())
+	if err == nil && s.sealedAt.Load() != notSealed {
+		s.size.CompareAndSwap(unknownSize, info.Size)
+	}
 	return info.Size, err
+}
+
+// checkLength compares the length of a sealed segment that is not to be read with
+// what its index says. An index that does not know has nothing to say.
+func (s *segment) checkLength() error {
+	size, err := s.length()
+	if err != nil {
+		return err
+	}
+	s.pin()
+	defer s.unpin()
+	_, end, err := s.idx.end()
+	if err != nil {
+		return ignoreBadIndex(err)
+	}
+	if end.rel == s.endRel() && end.pos > size {
+		return &CorruptError{
+			Path: s.path(), Position: size, Offset: -1,
+			Detail: fmt.Sprintf("the file has %d bytes and had %d when the segment was sealed", size, end.pos),
+		}
+	}
+	return nil
 }
 
 // closeFiles closes what is open. The caller knows that nobody uses it.

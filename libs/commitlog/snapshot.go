@@ -3,6 +3,7 @@ package commitlog
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -175,7 +176,7 @@ func (l *Log) syncSnapshots() error {
 		path := segmentPath(l.dir, s.offset, snapshotSuffix)
 		if s.offset <= durable && below > keptSnapshots {
 			below--
-			if err := l.fs.Remove(path); err != nil && !isNotExist(err) {
+			if err := l.removeSnapshot(s.offset); err != nil {
 				return err
 			}
 			continue
@@ -254,97 +255,149 @@ func listSnapshots(entries []vfs.DirEntry) []snapshotFile {
 }
 
 // restoreProducers rebuilds what is remembered of producers for a log that ends at
-// an offset: from the newest good snapshot that is not above it, and the headers of
-// the batches behind. Snapshots above it, and damaged ones, are removed. Only the
-// caller knows the log, or it holds all locks but mu.
+// an offset. Only the caller knows the log, or it holds all locks but mu.
 func (l *Log) restoreProducers(segs []*segment, snapshots []snapshotFile, end int64) error {
+	state, good, err := l.producersAt(segs, snapshots, end)
+	if err != nil {
+		return err
+	}
+	return l.adoptProducers(state, good, end)
+}
+
+// producersAt gives the producers after all batches below an offset: from the newest
+// good snapshot that is not above it, and the headers of the batches behind. It
+// leaves damaged snapshots out of the list it returns, and removes them.
+func (l *Log) producersAt(segs []*segment, snapshots []snapshotFile, offset int64) (producerState, []snapshotFile, error) {
 	state := newProducerState(segs[0].base)
-	var kept []snapshotFile
-	removed := false
-	for i := len(snapshots) - 1; i >= 0; i-- {
-		s := snapshots[i]
-		if s.offset <= end && len(kept) > 0 {
-			kept = append(kept, s) // older ones, for a truncation
+	good := slices.Clone(snapshots)
+	for i := len(good) - 1; i >= 0; i-- {
+		if good[i].offset > offset {
 			continue
 		}
-		var loaded producerState
+		loaded, err := loadSnapshot(l.fs, l.dir, good[i].offset)
+		if err == nil {
+			state = loaded
+			break
+		}
 		var corrupt *CorruptError
-		err := error(nil)
-		if s.offset <= end {
-			loaded, err = loadSnapshot(l.fs, l.dir, s.offset)
+		if !errors.As(err, &corrupt) && !isNotExist(err) {
+			return state, nil, err
 		}
-		switch {
-		case s.offset <= end && err == nil:
-			kept, state = append(kept, s), loaded
-			continue
-		case err != nil && !errors.As(err, &corrupt) && !isNotExist(err):
-			return err
+		if err := l.removeSnapshot(good[i].offset); err != nil {
+			return state, nil, err
 		}
-		if err := l.fs.Remove(segmentPath(l.dir, s.offset, snapshotSuffix)); err != nil && !isNotExist(err) {
-			return err
-		}
-		removed = true
+		good = slices.Delete(good, i, i+1)
 	}
-	slices.Reverse(kept)
-	if removed {
-		// What comes at these offsets next is something else.
+	return state, good, l.replay(segs, &state, offset)
+}
+
+func (l *Log) removeSnapshot(offset int64) error {
+	if err := l.fs.Remove(segmentPath(l.dir, offset, snapshotSuffix)); err != nil && !isNotExist(err) {
+		return err
+	}
+	return nil
+}
+
+// adoptProducers makes a state that of the log, which ends at an offset. Snapshots
+// above it are removed, durably: what comes at their offsets next is something else.
+func (l *Log) adoptProducers(state producerState, snapshots []snapshotFile, end int64) error {
+	kept := len(snapshots)
+	for kept > 0 && snapshots[kept-1].offset > end {
+		kept--
+		if err := l.removeSnapshot(snapshots[kept].offset); err != nil {
+			return err
+		}
+	}
+	if kept < len(snapshots) {
 		if err := l.fs.SyncDir(l.dir); err != nil {
-			return err
-		}
-	}
-	if state.offset < end {
-		if err := l.replay(segs, &state, end); err != nil {
 			return err
 		}
 	}
 	state.offset = end
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.producers, l.snapshots = state, kept
+	l.producers, l.snapshots = state, snapshots[:kept:kept]
 	return nil
 }
 
 // replay applies the batches from the state's offset up to end.
 func (l *Log) replay(segs []*segment, state *producerState, end int64) error {
+	if state.offset >= end {
+		return nil
+	}
 	v := view{segs: segs}
 	buf := make([]byte, lookupBuffer)
 	for i := max(0, v.segmentOf(state.offset)); i < len(segs) && segs[i].base < end; i++ {
-		if err := l.replaySegment(segs[i], state, buf); err != nil {
+		if err := l.replaySegment(segs[i], state, end, buf); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *Log) replaySegment(seg *segment, state *producerState, buf []byte) error {
+func (l *Log) replaySegment(seg *segment, state *producerState, end int64, buf []byte) error {
 	f, err := seg.acquire()
 	if err != nil {
 		return err
 	}
 	defer seg.release()
 	now := l.now().UnixMilli()
-	pos, _, found, err := seg.find(max(state.offset, seg.base), l.config().IndexIntervalBytes, buf)
-	if err != nil || !found {
+	sc := newScanner(f, seg.size.Load(), buf)
+	pos, err := seg.near(&sc, state.offset)
+	if err != nil {
 		return err
 	}
-	sc := newScanner(f, seg.size.Load(), buf)
 	for pos < sc.size {
 		h, err := sc.header(pos)
 		if err != nil {
 			return seg.fault(pos, state.offset, err)
 		}
-		var kind int16
-		var fence record.Fence
-		if h.Attributes.Control() && h.Size() <= maxControlBatch {
-			batch := make([]byte, h.Size())
-			if _, err := f.ReadAt(batch, pos); err != nil {
+		if h.BaseOffset >= end {
+			return nil
+		}
+		if h.BaseOffset >= state.offset {
+			if err := state.applyAt(f, pos, &h, now); err != nil {
 				return err
 			}
-			kind, fence, _ = record.Control(batch)
 		}
-		state.apply(&h, kind, fence, now)
 		pos += int64(h.Size())
 	}
+	return nil
+}
+
+// near finds a batch at or below an offset, as near as the index knows without
+// being made anew; else the segment's first one.
+func (s *segment) near(sc *scanner, offset int64) (int64, error) {
+	if offset <= s.base {
+		return 0, nil
+	}
+	p, err := s.idx.floor(min(offset-s.base, math.MaxUint32))
+	if err != nil || p.pos >= sc.size {
+		return 0, ignoreBadIndex(err)
+	}
+	h, err := sc.header(p.pos)
+	if err != nil && !isBatchFault(err) {
+		return 0, err
+	}
+	if err != nil || h.BaseOffset != s.base+p.rel {
+		return 0, nil
+	}
+	return p.pos, nil
+}
+
+// applyAt notes a batch whose header was read from a place in a file. It looks into
+// a control batch only.
+func (s *producerState) applyAt(f vfs.File, pos int64, h *record.Header, now int64) error {
+	var kind int16
+	var fence record.Fence
+	if h.Attributes.Control() && h.Size() <= maxControlBatch {
+		batch := make([]byte, h.Size())
+		if n, err := f.ReadAt(batch, pos); n < len(batch) {
+			return err
+		}
+		kind, fence, _ = record.Control(batch)
+	}
+	s.apply(h, kind, fence, now)
 	return nil
 }
 
@@ -355,7 +408,7 @@ func (l *Log) forgetProducers(offset int64) error {
 		return err
 	}
 	for _, s := range listSnapshots(entries) {
-		if err := l.fs.Remove(segmentPath(l.dir, s.offset, snapshotSuffix)); err != nil && !isNotExist(err) {
+		if err := l.removeSnapshot(s.offset); err != nil {
 			return err
 		}
 	}
