@@ -35,6 +35,9 @@ func TestRewriteKeepsSurvivors(t *testing.T) {
 		}
 		PatchBaseOffset(batch, 1000)
 		PatchPartitionLeaderEpoch(batch, 5)
+		if rapid.Bool().Draw(t, "stamped by the log") {
+			PatchLogAppendTime(batch[:HeaderSize], [][]byte{batch[HeaderSize:]}, 1<<42)
+		}
 		mask := rapid.IntRange(0, 1<<n-1).Draw(t, "kept")
 		horizon := rapid.SampledFrom([]int64{NoTimestamp, 0, 1 << 40}).Draw(t, "horizon")
 		w := NewRewriter(0)
