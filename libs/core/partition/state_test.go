@@ -68,7 +68,8 @@ func run(t *testing.T, s *State, steps []step) {
 		case *Appended:
 			e.Op = appendOp
 		case AppendRefused:
-			st.ev = AppendRefused{Op: appendOp}
+			e.Op = appendOp
+			st.ev = e
 		case *Synced:
 			e.Op = syncOp
 		case IOFailed:
@@ -162,6 +163,24 @@ func TestScripts(t *testing.T) {
 			{IOFailed{Op: 1, Kind: FailedFull}, "rejected req=3 DISK_FULL; unknown req=2 DISK_FULL"},
 			{produce(4, AcksAll), "rejected req=4 DISK_FULL"},
 			{fetchAt(0), "serve req=9 [0,2)"},
+		}},
+		{name: "no room for a batch, and room again", steps: []step{
+			{produce(1, AcksAll), "append req=1 epoch=3 base=0"},
+			{produce(2, AcksAll), ""},
+			{AppendRefused{Full: true}, "rejected req=1 DISK_FULL; append req=2 epoch=3 base=0"},
+			{&Appended{Base: 0, End: 2}, "sync"},
+			{&Synced{End: 2}, "visible 2; ok req=2 base=0"},
+			{fetchAt(0), "serve req=9 [0,2)"},
+		}},
+		{name: "records go at the front", steps: []step{
+			{produce(1, AcksAll), "append req=1 epoch=3 base=0"},
+			{&Appended{Base: 0, End: 2}, "sync"},
+			{&Synced{End: 2}, "visible 2; ok req=1 base=0"},
+			{StartMoved{Start: 1}, ""},
+			{fetchAt(0), "rejected req=9 OFFSET_OUT_OF_RANGE"},
+			{fetchAt(1), "serve req=9 [1,2)"},
+			{StartMoved{Start: 0}, ""}, // it never goes back
+			{fetchAt(0), "rejected req=9 OFFSET_OUT_OF_RANGE"},
 		}},
 		{name: "losing leadership: not done before the log, unknown after", steps: []step{
 			{produce(1, AcksAll), "append req=1 epoch=3 base=0"},
@@ -315,5 +334,15 @@ func TestBreachIsNeverAnAcknowledgement(t *testing.T) {
 	}
 	if s.Violation() == nil || s.Down() != ReasonInternalBug {
 		t.Errorf("violation %v, down %v", s.Violation(), s.Down())
+	}
+}
+
+func TestLogThatIsCutAboveTheHighWatermarkIsWithheld(t *testing.T) {
+	s := leading(t, nil, Flushing{})
+	s.Step(produce(1, AcksAll))
+	s.Step(&Appended{Op: s.inflight.op, Base: 0, End: 2})
+	got := render(s.Step(StartMoved{Start: 1}))
+	if want := "unknown req=1 INTERNAL_BUG; resign INTERNAL_BUG; withhold INTERNAL_BUG"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

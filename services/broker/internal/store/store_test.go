@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/record"
@@ -79,6 +80,117 @@ func TestReplicasGoToTheEmptiestDisk(t *testing.T) {
 	s.DiskFailed(s.Disks()[1], syscall.EIO)
 	if _, err := s.Create(key(30), "t", commitlog.Config{}); !errors.Is(err, ErrDiskOffline) {
 		t.Errorf("with no disk left: %v", err)
+	}
+}
+
+func TestReplicasGoToTheDiskWithFewerBytes(t *testing.T) {
+	fsys := errorfs.Wrap(memfs.New())
+	full := map[string]bool{}
+	fsys.SetSpace(func(path string) (vfs.Space, error) {
+		if full[path] {
+			return vfs.Space{Total: 1 << 30}, nil
+		}
+		return vfs.Space{Total: 1 << 30, Free: 1 << 29}, nil
+	})
+	o := options(fsys, 1)
+	o.Space.Reserve = 1 << 20
+	s, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Adopt(cluster, nil); err != nil {
+		t.Fatal(err)
+	}
+	create := func(n int) string {
+		t.Helper()
+		r, err := s.Create(key(n), "t", commitlog.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Disk.Dir
+	}
+	if a, b := create(0), create(1); a != "/d1" || b != "/d2" {
+		t.Fatalf("the first two are on %s and %s", a, b)
+	}
+	if _, ok := s.Admit(s.Disks()[0], 100<<20, false); !ok {
+		t.Fatal("no room on an empty disk")
+	}
+	for n := 2; n < 5; n++ {
+		if dir := create(n); dir != "/d2" {
+			t.Errorf("replica %d is on %s, which has 100 MiB more", n, dir)
+		}
+	}
+	full["/d2"] = true
+	s.RefreshSpace()
+	if dir := create(5); dir != "/d1" {
+		t.Errorf("a replica is on %s, which is full", dir)
+	}
+	full["/d1"] = true
+	s.RefreshSpace()
+	create(6) // the reserve is for this too
+}
+
+func TestSpaceLimits(t *testing.T) {
+	for _, tt := range []struct {
+		o                       Space
+		total                   int64
+		reserve, throttle, warn int64
+	}{
+		{Space{Reserve: -1, Throttle: -1, Warn: -1}, 20 << 20, 1 << 20, 2 << 20, 4 << 20},
+		{Space{Reserve: -1, Throttle: -1, Warn: -1}, 1 << 40, 1 << 30, 2 << 30, 4 << 30},
+		{Space{Reserve: 100, Throttle: 300, Warn: 200}, 1 << 40, 100, 300, 200},
+		{Space{}, 1 << 40, 0, 0, 0},
+	} {
+		var r room
+		tt.o.limits(tt.total, &r)
+		if r.reserve.Load() != tt.reserve || r.throttle.Load() != tt.throttle || r.warn.Load() != tt.warn {
+			t.Errorf("%+v of %d: %d, %d, %d", tt.o, tt.total, r.reserve.Load(), r.throttle.Load(), r.warn.Load())
+		}
+	}
+}
+
+func TestThrottledDiskSlowsAppendsDown(t *testing.T) {
+	fsys := errorfs.Wrap(memfs.New())
+	fsys.SetSpace(func(string) (vfs.Space, error) { return vfs.Space{Total: 1 << 30, Free: 150}, nil })
+	o := options(fsys, 1)
+	now := time.Unix(1000, 0)
+	o.Now = func() time.Time { return now }
+	o.Space = Space{Reserve: 100, Throttle: 200, Warn: 300, ThrottleRate: 50}
+	s, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	d := s.Disks()[0]
+	if d.Stage() != Throttled {
+		t.Fatalf("stage %v", d.Stage())
+	}
+	admit := func(n int64, wantDelay time.Duration, wantOK bool) {
+		t.Helper()
+		if delay, ok := s.Admit(d, n, false); delay != wantDelay || ok != wantOK {
+			t.Errorf("%d bytes: %v, %v, want %v, %v", n, delay, ok, wantDelay, wantOK)
+		}
+	}
+	admit(25, 0, true)
+	admit(10, 500*time.Millisecond, true)
+	now = now.Add(600 * time.Millisecond)
+	admit(15, 100*time.Millisecond, true)
+	admit(1, 0, false)
+	if _, ok := s.Admit(d, 50, true); !ok {
+		t.Error("an internal topic may not use the first half of the reserve")
+	}
+	if _, ok := s.Admit(d, 1, true); ok {
+		t.Error("an internal topic may use the second half of the reserve")
+	}
+	s.RefreshSpace()
+	if d.Stage() != Full {
+		t.Errorf("after a refusal the stage is %v", d.Stage())
+	}
+	now = now.Add(refusedFor)
+	s.RefreshSpace()
+	if d.Stage() != Throttled {
+		t.Errorf("long after it, it is %v", d.Stage())
 	}
 }
 
