@@ -63,7 +63,7 @@ func Open(o Options) (_ *Log, _ RecoveryReport, err error) {
 		}
 	}
 	l.durable = l.end
-	l.epochs = l.epochs.from(l.marks.start)
+	l.epochs = l.epochs.from(l.segs[0].base)
 	r.report.Start, r.report.End = l.marks.start, l.end
 	l.logReport(&r.report)
 	return l, r.report, nil

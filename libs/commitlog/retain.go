@@ -59,13 +59,7 @@ func (l *Log) AdvanceLogStart(offset int64) error {
 
 // setStart moves the log's start, durably. The caller holds changeMu.
 func (l *Log) setStart(offset int64) error {
-	if err := l.updateMarks(func(m *marks) { m.start = max(m.start, offset) }); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.epochs = l.epochs.from(offset)
-	return nil
+	return l.updateMarks(func(m *marks) { m.start = max(m.start, offset) })
 }
 
 // Retain takes old segments out of the log: those that lie wholly below the log's
@@ -237,6 +231,8 @@ func (l *Log) detach(n int) ([]*segment, error) {
 	gone := l.segs[:n:n]
 	l.segs = append([]*segment(nil), l.segs[n:]...)
 	l.unsynced = without(l.unsynced, gone)
+	// By what is left on disk, not by the log's start: recovery reads all of it.
+	l.epochs = l.epochs.from(l.segs[0].base)
 	l.mu.Unlock()
 	var errs []error
 	for _, seg := range gone {
