@@ -72,10 +72,10 @@ func (c *Consume) Fetched(now time.Time, e *client.FetchEvent) {
 			c.batch = b
 			return
 		}
-		c.moved(p, e.NextOffset)
+		c.moved(p, e.NextOffset, e.LeaderEpoch)
 		e.Release()
 	case client.FetchProgress:
-		c.moved(p, e.NextOffset)
+		c.moved(p, e.NextOffset, e.LeaderEpoch)
 		e.Release()
 	default:
 		e.Release()
@@ -109,10 +109,12 @@ func (b *batch) left(p *part) bool {
 	return b.next < len(b.event.Records) && (p.end < 0 || b.event.Records[b.next].Offset < p.end)
 }
 
-// moved raises the position without records.
-func (c *Consume) moved(p *part, next int64) {
+// moved raises the position, and with it the epoch of what is before it (-1:
+// unknown). An older epoch that stayed would make the broker take the position for
+// one that was cut off.
+func (c *Consume) moved(p *part, next int64, epoch int32) {
 	if next > p.position {
-		p.position = next
+		p.position, p.lastEpoch = next, epoch
 	}
 	if p.end >= 0 && p.position >= p.end {
 		p.ended = true
@@ -211,10 +213,9 @@ func (c *Consume) records(now time.Time) (Outgoing, bool) {
 		c.batch = nil
 		event.Release()
 	}
-	p.lastEpoch = epoch
 	c.lastStatus = typev1.ErrorReason_ERROR_REASON_UNSPECIFIED
 	p.told = m.NextOffset
-	c.moved(p, m.NextOffset)
+	c.moved(p, m.NextOffset, epoch)
 	if c.creditMode {
 		c.credit -= m.Cost
 	}

@@ -202,6 +202,12 @@ func TestPause(t *testing.T) {
 	h.expect("* stop 0")
 	h.recv(msgResume(0))
 	h.expect("* fetch 0@2 epoch 4")
+	// Where the client is moved past something, the epoch before that is not the
+	// one before the position: the broker would take the log for cut.
+	h.c.Fetched(h.now, &client.FetchEvent{TopicPartition: partA(0), Tag: h.tag(0), Kind: client.FetchProgress, NextOffset: 6, LeaderEpoch: -1, HighWatermark: -1})
+	h.expect("< progress 0 next 6")
+	h.recv(msgPause(0)).recv(msgResume(0))
+	h.expect("* stop 0", "* fetch 0@6 epoch -1")
 }
 
 // TestPartitionErrors: an error stops its partition until a seek; the others go on.
