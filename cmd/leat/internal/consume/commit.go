@@ -45,7 +45,7 @@ func (e *engine) commitDue(now time.Time) {
 	e.commit = &commit{e.commitSeq, positions}
 	request := &gatewayv1.ConsumeCommit{Sequence: e.commitSeq}
 	for p, next := range positions {
-		epoch := e.places[p].epoch
+		epoch := e.places[p].flushedEpoch
 		request.Positions = append(request.Positions, &gatewayv1.ConsumePosition{
 			Topic: p.Topic, Partition: p.Partition, NextOffset: next, LeaderEpoch: &epoch, TopicId: []byte(e.places[p].topicID),
 		})

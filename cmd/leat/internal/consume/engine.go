@@ -27,7 +27,17 @@ type place struct {
 	revokeBy  time.Time
 	failed    bool
 	delivered bool // it has had records
-	epoch     int32
+
+	// Leader epochs of the records before next and flushed; -1: unknown. One that
+	// is older than the record would make a broker say that the log was cut.
+	epoch, flushedEpoch int32
+}
+
+// skipTo moves on past what is not printed.
+func (p *place) skipTo(next int64) {
+	if next > p.next {
+		p.next, p.epoch = next, -1
+	}
 }
 
 // engine is the state of a Run; only its goroutine touches it.
@@ -226,7 +236,7 @@ func (e *engine) place(topic string, partition int32) *place {
 	p := Partition{topic, partition}
 	pl := e.places[p]
 	if pl == nil {
-		pl = &place{next: -1, flushed: -1, committed: -1, epoch: -1}
+		pl = &place{next: -1, flushed: -1, committed: -1, epoch: -1, flushedEpoch: -1}
 		e.places[p] = pl
 	}
 	return pl
@@ -293,7 +303,7 @@ func (e *engine) flush() error {
 	}
 	if !e.summary.OutputClosed {
 		for _, pl := range e.places {
-			pl.flushed = pl.next
+			pl.flushed, pl.flushedEpoch = pl.next, pl.epoch
 		}
 	}
 	return nil

@@ -38,7 +38,7 @@ func (e *engine) handle(ev event) error {
 	case *gatewayv1.ConsumeResponse_Progress:
 		pl := e.place(m.Progress.GetTopic(), m.Progress.GetPartition())
 		if e.reads(pl) {
-			pl.next = max(pl.next, m.Progress.GetNextOffset())
+			pl.skipTo(m.Progress.GetNextOffset())
 		}
 	case *gatewayv1.ConsumeResponse_CommitResult:
 		e.handleCommitResult(m.CommitResult)
@@ -108,7 +108,8 @@ func (e *engine) handleAssigned(a *gatewayv1.ConsumeAssigned) {
 	}
 	pl.assigned, pl.revoking, pl.failed = true, false, false
 	if pl.next < a.GetStartOffset() {
-		pl.next, pl.flushed = a.GetStartOffset(), a.GetStartOffset()
+		pl.skipTo(a.GetStartOffset())
+		pl.flushed, pl.flushedEpoch = pl.next, pl.epoch
 	}
 	e.changedAt = time.Now()
 }
@@ -150,7 +151,7 @@ func (e *engine) handleRecords(m *gatewayv1.ConsumeRecords) {
 			continue // printed before a stream broke
 		}
 		if bounded && r.GetOffset() >= end {
-			pl.next = max(pl.next, end)
+			pl.skipTo(end)
 			return
 		}
 		if e.cfg.MaxMessages > 0 && e.summary.Records >= e.cfg.MaxMessages {

@@ -51,7 +51,12 @@ func takeFolder(path string) (f folder, release func() error, err error) {
 	if err != nil {
 		return "", nil, exit.Failure("Choose another folder with --data.", "lock the data folder: %w", err)
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	for deadline := time.Now().Add(dyingLimit); errors.Is(err, syscall.EWOULDBLOCK) && f.holderDies() && time.Now().Before(deadline); {
+		time.Sleep(20 * time.Millisecond)
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if err != nil {
 		lock.Close()
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return "", nil, fmt.Errorf("lock %s: %w", f.run("dev.lock"), err)
@@ -65,30 +70,44 @@ func takeFolder(path string) (f folder, release func() error, err error) {
 	return f, lock.Close, nil
 }
 
+// holderDies reports whether the leat dev that has left its pid is gone or going:
+// the kernel takes back the memory of a killed process, and with it its command
+// line, before its locks and ports.
+func (f folder) holderDies() bool {
+	pid, ok := readPid(f.pid("dev"))
+	if !ok || syscall.Kill(pid, 0) != nil {
+		return ok
+	}
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && len(line) == 0
+}
+
 // cleanRun removes what an earlier life has left in run/, once its processes
-// are gone: they were killed with their supervisor, or are killed here.
-func (f folder) cleanRun() error {
+// are gone: they were killed with their supervisor, or are killed here. It
+// reports whether there was an earlier life that did not end in order.
+func (f folder) cleanRun() (crashed bool, err error) {
 	stale, err := filepath.Glob(f.run("*.pid"))
 	if err != nil {
-		return err
+		return false, err
 	}
+	crashed = len(stale) > 0
 	for _, path := range stale {
 		if pid, ok := readPid(path); ok && pid != os.Getpid() {
 			if err := f.awaitDeath(pid); err != nil {
-				return err
+				return crashed, err
 			}
 		}
 	}
 	addrs, err := filepath.Glob(f.run("*.addr*")) // also half-written ones
 	if err != nil {
-		return err
+		return crashed, err
 	}
 	for _, path := range append(append(stale, addrs...), f.socket()) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove what an earlier leat dev has left: %w", err)
+			return crashed, fmt.Errorf("remove what an earlier leat dev has left: %w", err)
 		}
 	}
-	return nil
+	return crashed, nil
 }
 
 // awaitDeath waits for a process of an earlier life, and ends it if it stays.

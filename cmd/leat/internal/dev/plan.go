@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/leat-io/leat/cmd/leat/internal/exit"
 )
@@ -263,6 +264,17 @@ func (p *plan) initialCluster() string {
 		members = append(members, in.name+"=http://"+in.peer)
 	}
 	return strings.Join(members, ",")
+}
+
+// awaitPorts is checkPorts; after a crash it gives the ports of the processes
+// that were killed a moment to come free.
+func (p *plan) awaitPorts(crashed bool) error {
+	err := p.checkPorts()
+	for deadline := time.Now().Add(dyingLimit); err != nil && crashed && time.Now().Before(deadline); {
+		time.Sleep(50 * time.Millisecond)
+		err = p.checkPorts()
+	}
+	return err
 }
 
 // checkPorts finds out which addresses are taken, before anything starts.

@@ -20,6 +20,7 @@ import (
 const (
 	stopLimit  = 20 * time.Second // then a process is killed
 	stillEvery = 10 * time.Second // between two lines about what is waited for
+	dyingLimit = 2 * time.Second  // for the kernel to take back what a killed process held
 )
 
 // supervisor runs a planned mesh.
@@ -56,7 +57,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.cleanRun(), f.checkEtcds(o.Etcds), p.checkPorts()); err != nil {
+	crashed, err := f.cleanRun()
+	if err := errors.Join(err, f.checkEtcds(o.Etcds), p.awaitPorts(crashed)); err != nil {
 		return err
 	}
 	s := &supervisor{o: o, folder: f, plan: p, units: map[string]*unit{}}
