@@ -74,12 +74,27 @@ func TestGroupCommit(t *testing.T) {
 	f := startFake(t)
 	f.topic("t", 2)
 	f.fill("t", 0, "a", "b")
-	leat(t, 0, f.addr, "", "group", "commit", "g", "t:1=7")
-	if got := f.committedAt("g", "t", 1); got != 7 {
+	leat(t, 0, f.addr, "", "group", "commit", "g", "t:0=1")
+	if got := f.committedAt("g", "t", 0); got != 1 {
 		t.Errorf("committed %d", got)
 	}
 	leat(t, 0, f.addr, "", "group", "commit", "g", "--topic", "t", "--to", "latest")
 	if a, b := f.committedAt("g", "t", 0), f.committedAt("g", "t", 1); a != 2 || b != 0 {
 		t.Errorf("committed %d and %d", a, b)
+	}
+}
+
+// An offset from which the group could not read is refused before it is committed.
+func TestGroupCommitRefusesOffsetsOutOfRange(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 2)
+	f.fill("t", 0, "a", "b")
+	_, stderr := leat(t, 1, f.addr, "", "group", "commit", "g", "t:1=0", "t:0=3")
+	if !strings.Contains(stderr, "OFFSET_OUT_OF_RANGE") || !strings.Contains(stderr, "0 to 2") || f.committedAt("g", "t", 1) != -1 {
+		t.Errorf("committed %d: %s", f.committedAt("g", "t", 1), stderr)
+	}
+	leat(t, 0, f.addr, "", "group", "commit", "g", "t:1=0", "t:0=2")
+	if f.committedAt("g", "t", 0) != 2 {
+		t.Errorf("committed %d", f.committedAt("g", "t", 0))
 	}
 }

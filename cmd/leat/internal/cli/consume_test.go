@@ -183,6 +183,47 @@ func TestConsumeWithoutFollowingEndsInATopicMadeAgain(t *testing.T) {
 	}
 }
 
+// An error that ends the command does not keep it from committing what it printed,
+// nor from leaving the group, whose others would wait for its session otherwise.
+func TestConsumeLeavesTheGroupAlsoWhenItFails(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 2)
+	f.fill("t", 0, "a", "b")
+	f.mu.Lock()
+	f.commitLocked("g", place{"t", 1}, 99)
+	f.mu.Unlock()
+	out, stderr := leat(t, 3, f.addr, "", "consume", "t", "--group", "g", "--from-beginning")
+	if out != "a\nb\n" || !strings.Contains(stderr, "OFFSET_OUT_OF_RANGE") {
+		t.Errorf("printed %q, %s", out, stderr)
+	}
+	if f.committedAt("g", "t", 0) != 2 || f.left != 1 {
+		t.Errorf("committed %d, left %d times", f.committedAt("g", "t", 0), f.left)
+	}
+}
+
+// fullDisk takes so many bytes.
+type fullDisk struct{ room int }
+
+func (d *fullDisk) Write(p []byte) (int, error) {
+	n := min(len(p), d.room)
+	if d.room -= n; n < len(p) {
+		return n, syscall.ENOSPC
+	}
+	return n, nil
+}
+
+func TestConsumeCommitsNothingThatCouldNotBeWritten(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 1)
+	f.fill("t", 0, "a", "b")
+	var stderr lockedBuffer
+	code := Run(context.Background(), []string{"consume", "t", "--group", "g", "--from-beginning", "--gateway", f.addr},
+		IO{In: strings.NewReader(""), Out: &fullDisk{room: 3}, Err: &stderr})
+	if code == 0 || !strings.Contains(stderr.String(), "no space left") || f.committedAt("g", "t", 0) > 0 || f.left != 1 {
+		t.Errorf("exit code %d, committed %d, left %d times: %s", code, f.committedAt("g", "t", 0), f.left, stderr.String())
+	}
+}
+
 func TestConsumeJoinsAnewWhenItIsFenced(t *testing.T) {
 	f := startFake(t)
 	f.topic("t", 1)

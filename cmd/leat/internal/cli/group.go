@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -148,6 +150,9 @@ The group must have no members.
 				return exit.Usage("Give TOPIC:PARTITION=OFFSET, or --topic and --to.", "no offset is named")
 			}
 			return a.withAdmin(cmd.Context(), func(ctx context.Context, admin gatewayv1.AdminServiceClient) error {
+				if err := checkGroupOffsets(ctx, admin, offsets); err != nil {
+					return err
+				}
 				if topic != "" {
 					resolved, err := resolveOffsets(ctx, cmd, admin, topic, to)
 					if err != nil {
@@ -186,6 +191,50 @@ func parseGroupOffsets(cmd *cobra.Command, texts []string) ([]*gatewayv1.GroupOf
 		offsets = append(offsets, &gatewayv1.GroupOffset{Topic: place[:colon], Partition: int32(partition), NextOffset: next})
 	}
 	return offsets, nil
+}
+
+// checkGroupOffsets refuses offsets from which the group could not read: below the
+// first record or behind the end. A partition that cannot tell at the moment is
+// taken at the caller's word.
+func checkGroupOffsets(ctx context.Context, admin gatewayv1.AdminServiceClient, offsets []*gatewayv1.GroupOffset) error {
+	byTopic := map[string][]*gatewayv1.GroupOffset{}
+	for _, o := range offsets {
+		byTopic[o.GetTopic()] = append(byTopic[o.GetTopic()], o)
+	}
+	for _, topic := range slices.Sorted(maps.Keys(byTopic)) {
+		bounds := map[string]map[int32]int64{}
+		for _, place := range []string{"earliest", "latest"} {
+			spec, err := parseOffsetSpec(place, time.Now())
+			if err != nil {
+				return err
+			}
+			request := &gatewayv1.ListOffsetsRequest{Topic: topic, Spec: spec}
+			for _, o := range byTopic[topic] {
+				request.Partitions = append(request.Partitions, o.GetPartition())
+			}
+			slices.Sort(request.Partitions)
+			request.Partitions = slices.Compact(request.Partitions)
+			found, err := call(ctx, admin.ListOffsets, request)
+			if err != nil {
+				return err
+			}
+			bounds[place] = map[int32]int64{}
+			for _, o := range found.GetOffsets() {
+				if o.GetError() == nil {
+					bounds[place][o.GetPartition()] = o.GetOffset()
+				}
+			}
+		}
+		for _, o := range byTopic[topic] {
+			first, known := bounds["earliest"][o.GetPartition()]
+			end, alsoKnown := bounds["latest"][o.GetPartition()]
+			if known && alsoKnown && (o.GetNextOffset() < first || o.GetNextOffset() > end) {
+				return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_OFFSET_OUT_OF_RANGE, "offset %d of partition %d of topic %s is not one to go on from; those are %d to %d",
+					o.GetNextOffset(), o.GetPartition(), topic, first, end)
+			}
+		}
+	}
+	return nil
 }
 
 // resolveOffsets finds the offsets of a topic's partitions at a place or time;

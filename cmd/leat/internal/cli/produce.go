@@ -199,9 +199,24 @@ func (a *app) produce(cmd *cobra.Command, topic string, f produceFlags) error {
 	})
 	clear()
 	err = errors.Join(err, acks.close())
+	if err == nil && summary.Records == 0 && !summary.Interrupted {
+		// No record has met the topic; that it is missing is worth telling all the same.
+		err = a.checkTopic(cmd.Context(), gatewayv1.NewAdminServiceClient(conn), topic)
+	}
 	told.print()
 	a.printProduced(summary, acksWords[f.acks])
 	return produceOutcome(summary, err)
+}
+
+// checkTopic fails if there is no such topic. That nobody can tell is no failure.
+func (a *app) checkTopic(ctx context.Context, admin gatewayv1.AdminServiceClient, topic string) error {
+	ctx, cancel := a.callContext(ctx)
+	defer cancel()
+	_, err := call(ctx, admin.DescribeTopic, &gatewayv1.DescribeTopicRequest{Topic: topic})
+	if rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_UNKNOWN_TOPIC, typev1.ErrorReason_ERROR_REASON_INVALID_TOPIC_NAME) {
+		return err
+	}
+	return nil
 }
 
 // produceOutcome chooses the exit code.

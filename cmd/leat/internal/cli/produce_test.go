@@ -259,3 +259,12 @@ func TestProduceTellsWhatWasNotDoneInTime(t *testing.T) {
 		t.Error(stderr)
 	}
 }
+
+func TestProduceNothingToATopicThatIsNotThere(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 1)
+	leat(t, 0, f.addr, "", "produce", "t")
+	if _, stderr := leat(t, 1, f.addr, "", "produce", "nowhere"); !strings.Contains(stderr, "UNKNOWN_TOPIC") {
+		t.Error(stderr)
+	}
+}

@@ -57,7 +57,14 @@ groups, and produces and consumes records through a gateway.
 	root.SetFlagErrorFunc(flagError)
 	group(root, newClusterCommand(a), newTopicCommand(a), newProduceCommand(a), newConsumeCommand(a),
 		newGroupCommand(a), newLogCommand(a), newDevCommand(a), newExplainCommand(a), newVersionCommand(a), newEtcdCommand(a))
+	root.SetHelpCommand(newHelpCommand())
 	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			group(c)
+			c.ValidArgsFunction = nil
+		}
+	}
 	return root
 }
 

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -49,6 +51,24 @@ func group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// newHelpCommand is cobra's own, except that an unknown command is wrong usage.
+func newHelpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]…", Short: "Help about any command",
+		RunE: func(cmd *cobra.Command, given []string) error {
+			about, rest, err := cmd.Root().Find(given)
+			if err != nil || about == nil {
+				return unknownCommand(cmd.Root(), given[0])
+			}
+			if len(rest) > 0 {
+				return unknownCommand(about, rest[0])
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}
+
 func unknownCommand(cmd *cobra.Command, name string) error {
 	var names []string
 	for _, c := range cmd.Commands() {
@@ -66,6 +86,10 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 // flagError turns what the flag parser says into wrong usage with a hint.
 func flagError(cmd *cobra.Command, err error) error {
 	message := err.Error()
+	var wrong *pflag.InvalidValueError
+	if errors.As(err, &wrong) {
+		return exit.Usage(seeHelp(cmd), "--%s is %q; it must be %s", wrong.GetFlag().Name, wrong.GetValue(), valueOf(wrong.GetFlag()))
+	}
 	name, ok := strings.CutPrefix(message, "unknown flag: --")
 	if !ok {
 		return exit.Usage(seeHelp(cmd), "%s", message)
@@ -82,6 +106,26 @@ func flagError(cmd *cobra.Command, err error) error {
 		hint = fmt.Sprintf("; did you mean --%s?", n)
 	}
 	return exit.Usage(seeHelp(cmd), "there is no flag --%s%s", name, hint)
+}
+
+// valueOf says what a flag takes.
+func valueOf(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "bool":
+		return "true or false"
+	case "int", "int64":
+		return "a whole number"
+	case "int32":
+		return fmt.Sprintf("a whole number up to %d", math.MaxInt32)
+	case "int32Slice":
+		return "whole numbers with commas between"
+	case "float64":
+		return "a number"
+	case "duration":
+		return "a time span such as 500ms, 30s or 5m"
+	default:
+		return "a " + f.Value.Type()
+	}
 }
 
 // nearest is the candidate that is most like name, "" if none is much like it.

@@ -77,6 +77,8 @@ type engine struct {
 	commitNext time.Time
 
 	finishing   bool
+	fatal       error // what Run ends with once it has said farewell
+	outputLost  bool  // nothing can be printed any more
 	finishUntil time.Time
 	leaving     bool
 	interrupt   <-chan struct{}
@@ -105,12 +107,24 @@ func (e *engine) run() error {
 	for {
 		err := e.step(timer)
 		if errors.Is(err, errDone) {
-			return nil
+			return e.fatal
 		}
-		if err != nil {
-			return errors.Join(err, e.flush())
+		if err != nil && !e.endsWell(err) {
+			return errors.Join(e.fatal, err, e.flush())
 		}
 	}
+}
+
+// endsWell keeps an error that ends the Run for its end, where there is a group to
+// leave first: what was printed is committed, and the others of the group do not
+// wait for a member that is gone.
+func (e *engine) endsWell(err error) bool {
+	if e.finishing || !e.grouped() || e.session == nil || !e.opened || e.ctx.Err() != nil {
+		return false
+	}
+	e.fatal = err
+	e.finish()
+	return true
 }
 
 // step handles what is at hand, or else does what is due and waits.
@@ -293,15 +307,16 @@ func (e *engine) flush() error {
 		_, err := e.cfg.Out.Write(e.out)
 		e.out = e.out[:0]
 		if errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe) {
-			e.summary.OutputClosed = true
+			e.summary.OutputClosed, e.outputLost = true, true
 			e.finish() // what was not printed stays uncommitted
 			return nil
 		}
 		if err != nil {
+			e.outputLost = true
 			return fmt.Errorf("write the records: %w", err)
 		}
 	}
-	if !e.summary.OutputClosed {
+	if !e.outputLost {
 		for _, pl := range e.places {
 			pl.flushed, pl.flushedEpoch = pl.next, pl.epoch
 		}

@@ -125,7 +125,7 @@ func Control(ctx context.Context, data, verb, service string) error {
 }
 
 func noDev(f folder, err error) error {
-	return exit.Failure("Start one with `leat dev --data "+string(f)+"`.", "no leat dev runs on %s: %w", f, err)
+	return exit.Failure("Start one with `leat dev --data "+quoted(string(f))+"`.", "no leat dev runs on %s: %w", f, err)
 }
 
 // maxSocketPath is below what the systems allow for the path of a socket.

@@ -145,3 +145,14 @@ func TestNumberOfEtcdsIsFixedForAFolder(t *testing.T) {
 		t.Errorf("another number: %v", err)
 	}
 }
+
+// Commands that are told to people can be pasted into a shell.
+func TestQuoted(t *testing.T) {
+	for word, want := range map[string]string{
+		"bin/leat": "bin/leat", "/tmp/a b": "'/tmp/a b'", "it's": `'it'\''s'`, "": "''", "$HOME": "'$HOME'",
+	} {
+		if got := quoted(word); got != want {
+			t.Errorf("%s is quoted as %s", word, got)
+		}
+	}
+}

@@ -204,7 +204,7 @@ func (s *supervisor) beginLocked(ctx context.Context, u *unit) error {
 		s.out.Unlock()
 		if !told {
 			s.say("%s (%s) ended by itself: %v\n  start it again with `%s dev start %s --data %s`",
-				u.in.name, l.describe(), orEnded(l.err()), s.o.Leat, u.in.name, s.folder)
+				u.in.name, l.describe(), orEnded(l.err()), quoted(s.o.Leat), u.in.name, quoted(string(s.folder)))
 		}
 	})
 	still := time.NewTicker(stillEvery)
@@ -336,5 +336,16 @@ Now type, in another terminal:
 %s  %[4]s topic create hello --partitions 3
   echo 'hello, world' | %[4]s produce hello
   %[4]s consume hello --from-beginning
-Ctrl-C here stops the mesh; %[4]s dev --data %[5]s starts it again.`, gateway, after.Round(10*time.Millisecond), export, s.o.Leat, s.folder)
+Ctrl-C here stops the mesh; %[4]s dev --data %[5]s starts it again.`, gateway, after.Round(10*time.Millisecond), export, quoted(s.o.Leat), quoted(string(s.folder)))
+}
+
+// quoted is a word as a shell takes it.
+func quoted(word string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+:@%,=", r)
+	}
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

@@ -164,6 +164,7 @@ func TestJSONRecords(t *testing.T) {
 		{`{"value":"a"} {"value":"b"}`, "one object a line"},
 		{`["a"]`, "not a JSON object"},
 		{`nonsense`, "not a JSON object"},
+		{`null`, "null is no JSON object"},
 		{"{\"value\":\"\xff\"}", "not UTF-8"},
 		{`{"partition":1.5}`, "partition must not be a number"},
 	} {

@@ -52,6 +52,9 @@ func parseJSON(line []byte) (*gatewayv1.ProduceRecord, *rpc.Error) {
 	if err := d.Decode(&in); err != nil {
 		return nil, invalid("not a JSON object with key, value, headers, timestamp and partition: %v", describeJSON(err))
 	}
+	if line := bytes.TrimSpace(line); line[0] != '{' {
+		return nil, invalid("%s is no JSON object; a record without key and value is {}", line)
+	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, invalid("something follows the JSON object; write one object a line")
 	}
