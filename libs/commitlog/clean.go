@@ -41,9 +41,9 @@ type CleanOptions struct {
 	// Now is the time; zero asks the log's clock.
 	Now time.Time
 	// Pace, if it is set, is called after every MiB or so that was read or written,
-	// with the bytes since the last call and no lock held. It may wait, to leave the
-	// disk to others. An error ends the cleaning, which leaves the log whole, and is
-	// returned.
+	// with the bytes since the last call. It may wait, to leave the disk to others,
+	// and call the log, but for Clean, Close, Abort and Delete: those wait for it. An
+	// error ends the cleaning, which leaves the log whole, and is returned.
 	Pace func(bytes int) error
 }
 

@@ -433,3 +433,59 @@ func TestCleanAfterDeleteRecords(t *testing.T) {
 		t.Fatalf("the log begins at %d and holds %v", c.StartOffset(), got)
 	}
 }
+
+func TestCleanOptionsAreChecked(t *testing.T) {
+	c := newCleanLog(t, newFS(t))
+	for name, change := range map[string]func(*CleanOptions){
+		"must not be negative":      func(o *CleanOptions) { o.UpTo = -1 },
+		"min.cleanable.dirty.ratio": func(o *CleanOptions) { o.MinDirtyRatio = 1.1 },
+		"delete.retention.ms":       func(o *CleanOptions) { o.DeleteRetention = -1 },
+		"the cleaner's buffer":      func(o *CleanOptions) { o.DedupeBufferBytes = 10 },
+	} {
+		o := DefaultCleanOptions(0)
+		change(&o)
+		_, err := c.Clean(o)
+		if _, err2 := c.Cleanable(o); err == nil || err2 == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v, %v", name, err, err2)
+		}
+	}
+	// An empty log has nothing to clean, also when it is made to.
+	o := DefaultCleanOptions(10)
+	o.Force = true
+	if r := c.clean(o); r.Ran {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Segments of which nothing is left are read through, joined with their neighbours
+// later, and survive restarts.
+func TestCleanLeavesEmptySegments(t *testing.T) {
+	disk := newFS(t)
+	c := newCleanLog(t, disk)
+	for i := range 5 {
+		for n := c.Segments(); c.Segments() == n; {
+			c.put(kv{key: "a", value: fmt.Sprint(i) + strings.Repeat("x", 9000)})
+		}
+	}
+	end := mustSync(t, c.Log)
+	c.clean(cleanOptions(end))
+	segments := c.Segments()
+	want := c.has()
+	if len(want) != 1+int(end-c.active().base) || segments != 6 {
+		t.Fatalf("%d records in %d segments", len(want), segments)
+	}
+	for _, clean := range []bool{true, false} {
+		c.reopen(clean)
+		expect(t, c, want...)
+		if r := verify(t, disk, testDir, VerifyOptions{}); !r.OK() {
+			t.Fatalf("%+v", r)
+		}
+	}
+	c.roll()
+	end = mustSync(t, c.Log)
+	c.clean(cleanOptions(end))
+	if c.Segments() > 3 {
+		t.Fatalf("%d segments are left", c.Segments())
+	}
+	expect(t, c, want[len(want)-1])
+}
