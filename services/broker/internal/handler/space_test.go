@@ -267,3 +267,40 @@ func TestUnreadableDiskGoesOffline(t *testing.T) {
 	}
 	brokertest.Await(t, "the broker lets itself be replaced", func() bool { return !h.manager.DisksOK() })
 }
+
+// case 47: a log that could not go on for want of descriptors says nothing about
+// its disk.
+func TestDescriptorsThatRanOutFailNoDisk(t *testing.T) {
+	fsys := errorfs.Wrap(memfs.New())
+	h := start(t, brokertest.Start(t), harnessOptions{fs: fsys, dirs: []string{"/disk1"}})
+	one, two := h.topic("one", 1, nil), h.topic("two", 1, nil)
+	fsys.Add(errorfs.Rule{Ops: []errorfs.Op{errorfs.OpWrite}, Path: "one-0", Err: syscall.EMFILE})
+	p := h.producer()
+	if e := p.result(p.send(one, 0, encode(t, "x"), nil)).GetError(); e == nil {
+		t.Fatal("a write that failed was acknowledged")
+	}
+	for range 10 {
+		p.mustStore(two, 0, "x")
+	}
+	if !h.manager.DisksOK() || h.store.Disks()[0].Err() != nil {
+		t.Error("the disk is offline")
+	}
+}
+
+// A disk that fails when a replica is made there takes those along that are there,
+// and the new one goes elsewhere.
+func TestDiskThatFailsAtACreation(t *testing.T) {
+	fsys := errorfs.Wrap(memfs.New())
+	h := start(t, brokertest.Start(t), harnessOptions{fs: fsys})
+	one, two := h.topic("one", 1, nil), h.topic("two", 1, nil) // on disk 1, on disk 2
+	fsys.Add(errorfs.Rule{Ops: []errorfs.Op{errorfs.OpMkdirAll}, Path: "/disk1/three-0", Err: syscall.EIO})
+	three := h.ctl.CreateTopic("three", brokerID, 1, nil)
+	p := h.producer()
+	brokertest.Await(t, "the other replica of the disk is offline", func() bool {
+		return p.result(p.send(one, 0, encode(t, "x"), nil)).GetError().GetReason() == typev1.ErrorReason_ERROR_REASON_DISK_OFFLINE
+	})
+	p.mustStore(two, 0, "x")
+	h.ctl.Change(func(*brokertest.Controller) {}) // as the broker's own clock would
+	h.awaitLeader(three, 0)
+	p.mustStore(three, 0, "on the other disk")
+}

@@ -148,9 +148,14 @@ func (r *Replica) startSync(op int64) {
 	})
 }
 
+// outOfFiles reports whether descriptors ran out, which is not the disk's fault.
+func outOfFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
 // failed takes the replica down after an I/O error, and its disk unless the disk
-// is merely full or the log is closed because its topic is deleted. The caller
-// holds mu.
+// is merely full, descriptors ran out, or the log is closed because its topic is
+// deleted. The caller holds mu.
 func (r *Replica) failed(op int64, err error) {
 	kind := partition.FailedIO
 	switch {
@@ -165,7 +170,7 @@ func (r *Replica) failed(op int64, err error) {
 	}
 	deleted := r.core.Down() == partition.ReasonTopicDeleted
 	r.step(partition.IOFailed{Op: op, Kind: kind})
-	if kind == partition.FailedIO && !deleted {
+	if kind == partition.FailedIO && !deleted && !outOfFiles(err) {
 		r.m.diskFailed(r.stored.Disk, err)
 	}
 }

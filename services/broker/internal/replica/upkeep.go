@@ -50,7 +50,7 @@ const (
 	urgentInterval = 10 * time.Second
 )
 
-// spaceLoop keeps what is known about the disks' room until ctx ends.
+// spaceLoop keeps what is known about the disks until ctx ends.
 func (m *Manager) spaceLoop(ctx context.Context) {
 	tick := time.NewTicker(spaceInterval)
 	defer tick.Stop()
@@ -59,6 +59,9 @@ func (m *Manager) spaceLoop(ctx context.Context) {
 			if d.Stage() >= store.Throttled {
 				offer(m.retainNow, true)
 			}
+		}
+		for _, d := range m.cfg.Store.NewlyFailed() {
+			m.diskFailed(d, d.Err())
 		}
 		m.cfg.Metrics.disks(m.cfg.Store)
 		select {
@@ -122,7 +125,7 @@ func (m *Manager) retain(r *Replica) {
 func (r *Replica) upkeepMark() (hw int64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.log == nil || r.gone || r.core.Down() != partition.ReasonNone || r.stored.Disk.Err() != nil {
+	if r.log == nil || r.gone || r.core.Down() != partition.ReasonNone || r.stored.Disk.Err() != nil || r.log.Err() != nil {
 		return 0, false
 	}
 	return r.core.HighWatermark(), true

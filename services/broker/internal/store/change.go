@@ -89,7 +89,10 @@ func IsDiskFault(err error) bool {
 // asideOn is the disk in whose quarantine the replica is; nil if in none.
 func (s *Store) asideOn(k Key) *Disk {
 	for _, d := range s.disks {
-		if there, err := vfs.Exists(s.o.FS, d.asidePath(k)); err == nil && there && d.Err() == nil {
+		if d.Err() != nil {
+			continue
+		}
+		if there, err := vfs.Exists(s.o.FS, d.asidePath(k)); err == nil && there {
 			return d
 		}
 	}
@@ -112,13 +115,21 @@ func (s *Store) bringBack(r *Replica) error {
 
 // SetAside closes a replica of which the metadata knows nothing and moves its
 // folder into the quarantine, where it is kept until a deletion record names its
-// topic id. The caller has made sure that nobody uses the log.
+// topic id. On a disk that is offline it is left to the next start. The caller has
+// made sure that nobody uses the log.
 func (s *Store) SetAside(k Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.replicas[k]
 	if r == nil {
 		return nil
+	}
+	if r.Disk.Err() != nil {
+		s.forget(r)
+		if r.Log == nil {
+			return nil
+		}
+		return r.Log.Abort()
 	}
 	if r.Log != nil {
 		if err := r.Log.Close(); err != nil && !errors.Is(err, commitlog.ErrClosed) {
@@ -233,7 +244,8 @@ func (s *Store) ForgetTopic(topic [16]byte) error {
 func (s *Store) DiskFailed(d *Disk, cause error) []*Replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.fail(d, cause) {
+	s.fail(d, cause)
+	if d.told.Swap(true) {
 		return nil
 	}
 	var all []*Replica
@@ -245,10 +257,21 @@ func (s *Store) DiskFailed(d *Disk, cause error) []*Replica {
 	return all
 }
 
-func (s *Store) fail(d *Disk, cause error) bool {
+// NewlyFailed are disks that the store itself found to be failed, and about whose
+// replicas DiskFailed has not told yet.
+func (s *Store) NewlyFailed() []*Disk {
+	var disks []*Disk
+	for _, d := range s.disks {
+		if d.Err() != nil && !d.told.Load() {
+			disks = append(disks, d)
+		}
+	}
+	return disks
+}
+
+func (s *Store) fail(d *Disk, cause error) {
 	if !d.failure.CompareAndSwap(nil, &cause) {
-		return false
+		return
 	}
 	s.o.Logger.Error("a disk failed: its replicas are offline until it is repaired and the broker restarted", "dir", d.Dir, "disk_id", d.ID, "error", cause)
-	return true
 }

@@ -29,6 +29,7 @@ type Disk struct {
 	clean     bool   // the last process closed everything
 	hostDown  bool   // the host went down under the last process
 	failure   atomic.Pointer[error]
+	told      atomic.Bool // DiskFailed has told of it
 
 	recovery   map[Key]int64 // as read at the start
 	watermarks map[Key]int64

@@ -78,7 +78,7 @@ func fill(t testing.TB, dir string, n int) {
 // case 47: however many replicas there are, descriptors stay within the bound, also
 // while all of them are opened, written to, read and deleted, and come back to where they were.
 func TestManyReplicasWithFewDescriptors(t *testing.T) {
-	const n = 2000
+	const n = 1000
 	dir := t.TempDir()
 	before := descriptors()
 	fill(t, dir, n)
