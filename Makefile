@@ -11,6 +11,8 @@ LDFLAGS  := -X github.com/leat-io/leat/libs/version.Version=$(VERSION)
 TOOLS    := $(CURDIR)/.cache/tools
 # Flags for the unit and cluster tests, for example TESTFLAGS='-run TestName -v'.
 TESTFLAGS ?=
+# How long `make soak` goes on with faults.
+SOAK ?= 5m
 
 .PHONY: help
 help: ## List what can be made.
@@ -36,6 +38,10 @@ test-unit: ## Run the tests of the libraries, services and command, with the rac
 .PHONY: test-cluster
 test-cluster: build $(TOOLS)/grpcurl $(TOOLS)/kustomize ## Run the tests of the house rules and of whole meshes, against bin/.
 	cd tests && go vet ./... && LEAT_TOOLS=$(TOOLS) go test -count=1 -timeout 15m $(TESTFLAGS) ./...
+
+.PHONY: soak
+soak: build ## Kill, stop and restart processes of a loaded mesh at random, for SOAK=5m.
+	cd tests && go test -count=1 -timeout 2h -run '^TestSoak$$' -v ./cluster -soak $(SOAK) -soak.seed 0 $(TESTFLAGS)
 
 .PHONY: interop
 interop: ## Cross-check record batches with franz-go, an independent implementation.

@@ -46,6 +46,13 @@ func startBackground(t *testing.T, m *mesh.Mesh, stdin io.Reader, args ...string
 	t.Helper()
 	b := &background{cmd: m.Command(context.Background(), args...), done: make(chan struct{})}
 	b.cmd.Stdin, b.cmd.Stdout, b.cmd.Stderr = stdin, &b.stdout, &b.stderr
+	b.run(t, args)
+	return b
+}
+
+// run starts the command; it is killed when the test ends, if it runs then.
+func (b *background) run(t *testing.T, args []string) {
+	t.Helper()
 	if err := b.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +67,6 @@ func startBackground(t *testing.T, m *mesh.Mesh, stdin io.Reader, args ...string
 			t.Logf("leat %v said:\n%s", args, b.stderr.String())
 		}
 	})
-	return b
 }
 
 func startConsumer(t *testing.T, m *mesh.Mesh, args ...string) *background {

@@ -87,7 +87,7 @@ func Tool(t *testing.T, name string) string {
 // Start starts a mesh and waits until it is ready.
 func Start(t *testing.T, opts Options) *Mesh {
 	t.Helper()
-	m := &Mesh{t: t, opts: opts, Data: t.TempDir(), PortBase: freePorts(t)}
+	m := &Mesh{t: t, opts: opts, Data: dataFolder(t), PortBase: freePorts(t)}
 	m.Up()
 	t.Cleanup(func() {
 		m.Stop()
@@ -96,6 +96,22 @@ func Start(t *testing.T, opts Options) *Mesh {
 		}
 	})
 	return m
+}
+
+// dataFolder is a folder of the test's own; it is kept for study in the folder
+// that LEAT_TEST_DATA names, if any.
+func dataFolder(t *testing.T) string {
+	t.Helper()
+	keep := os.Getenv("LEAT_TEST_DATA")
+	if keep == "" {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp(keep, filepath.Base(t.Name())+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("data folder: %s", dir)
+	return dir
 }
 
 // freePorts finds a block of ports that nobody listens on.
