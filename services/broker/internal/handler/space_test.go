@@ -206,6 +206,34 @@ func TestFailedDiskGoesOfflineAloneAtTheStart(t *testing.T) {
 	h.producer().mustStore(one, 0, "and on")
 }
 
+// A disk that breaks while its logs are recovered takes them along, and nobody takes
+// the broker for their leader.
+func TestDiskThatFailsDuringRecovery(t *testing.T) {
+	mem := memfs.New()
+	fsys := errorfs.Wrap(mem)
+	ctl := brokertest.Start(t)
+	h := start(t, ctl, harnessOptions{fs: fsys, incarnation: 1})
+	one, two := h.topic("one", 1, nil), h.topic("two", 1, nil)
+	p := h.producer()
+	p.mustStore(one, 0, "x")
+	p.mustStore(two, 0, "x")
+	h.stop(false)
+	mem.Crash(nil)
+	fsys.Add(errorfs.Rule{Ops: []errorfs.Op{errorfs.OpRead}, Path: "one-0/00000000000000000000.log", Err: syscall.EIO})
+	h = start(t, ctl, harnessOptions{fs: fsys, incarnation: 2})
+	h.awaitLeader(two, 0)
+	p = h.producer()
+	p.mustStore(two, 0, "y")
+	if e := p.result(p.send(one, 0, encode(t, "y"), nil)).GetError(); e.GetReason() != typev1.ErrorReason_ERROR_REASON_DISK_OFFLINE || e.GetMetadata()["dir"] != "/disk1" {
+		t.Errorf("a replica of the failed disk: %v", e)
+	}
+	for _, v := range h.store.Vouches(nil) {
+		if intact := v.Verdict == store.Intact; intact != (v.Key.Topic == two) {
+			t.Errorf("vouched for %v as %v", v.Key, v.Verdict)
+		}
+	}
+}
+
 func TestNoDiskNoBroker(t *testing.T) {
 	fsys, broken := failing("/disk")
 	broken.Store(true)
@@ -221,7 +249,8 @@ func TestNoDiskNoBroker(t *testing.T) {
 func TestTopicOfAFailedDiskIsDeletedLater(t *testing.T) {
 	fsys, broken := failing("/disk1")
 	ctl := brokertest.Start(t)
-	h := start(t, ctl, harnessOptions{fs: fsys, incarnation: 1})
+	var log lines
+	h := start(t, ctl, harnessOptions{fs: fsys, incarnation: 1, logger: log.logger()})
 	id := h.topic("t", 1, nil)
 	p := h.producer()
 	p.mustStore(id, 0, "old")
@@ -235,7 +264,13 @@ func TestTopicOfAFailedDiskIsDeletedLater(t *testing.T) {
 	if base := h.producer().mustStore(again, 0, "new"); base != 0 {
 		t.Errorf("the new topic begins at %d", base)
 	}
-	if len(ctl.Confirmed()) != 0 {
+	other := h.topic("other", 1, nil)
+	ctl.DeleteTopic(other, brokerID)
+	brokertest.Await(t, "other deletions go on", func() bool { return slices.Contains(ctl.Confirmed(), other) })
+	if n := log.count("are on a disk that is offline"); n != 1 {
+		t.Errorf("%d lines say that a deletion has to wait", n)
+	}
+	if slices.Contains(ctl.Confirmed(), id) {
 		t.Error("a deletion is confirmed whose files are still there")
 	}
 	h.stop(true)
