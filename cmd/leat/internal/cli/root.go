@@ -63,9 +63,23 @@ groups, and produces and consumes records through a gateway.
 		if c.Name() == "completion" {
 			group(c)
 			c.ValidArgsFunction = nil
+			c.Example = "  source <(leat completion bash)"
+			for _, shell := range c.Commands() {
+				shell.Example = completionExamples()[shell.Name()]
+			}
 		}
 	}
 	return root
+}
+
+// completionExamples loads the completions into a shell that runs.
+func completionExamples() map[string]string {
+	return map[string]string{
+		"bash":       "  source <(leat completion bash)",
+		"zsh":        "  source <(leat completion zsh)",
+		"fish":       "  leat completion fish | source",
+		"powershell": "  leat completion powershell | Out-String | Invoke-Expression",
+	}
 }
 
 func (a *app) json() bool { return a.output == "json" }

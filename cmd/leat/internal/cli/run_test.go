@@ -190,9 +190,6 @@ func TestHelpHasExamplesEverywhere(t *testing.T) {
 	for len(commands) > 0 {
 		c := commands[0]
 		commands = append(commands[1:], c.Commands()...)
-		if strings.HasPrefix(c.CommandPath(), "leat completion") || c.Name() == "help" {
-			continue
-		}
 		if c.Example == "" || c.Short == "" {
 			t.Errorf("%s has no example or no description", c.CommandPath())
 		}

@@ -54,7 +54,7 @@ func group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
 // newHelpCommand is cobra's own, except that an unknown command is wrong usage.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "help [COMMAND]…", Short: "Help about any command",
+		Use: "help [COMMAND]…", Short: "Help about any command", Example: "  leat help topic create",
 		RunE: func(cmd *cobra.Command, given []string) error {
 			about, rest, err := cmd.Root().Find(given)
 			if err != nil || about == nil {
