@@ -136,14 +136,26 @@ func (l *Log) Close() error {
 		return err
 	}
 	if err == nil {
-		if err = l.active().syncIndex(); err == nil && l.end > l.segs[0].base {
-			err = errors.Join(l.writeSnapshot(true), l.syncSnapshots())
-		}
-		if err == nil {
-			err = l.fs.SyncDir(l.dir)
-		}
+		err = l.syncRest()
 	}
 	return errors.Join(err, l.release())
+}
+
+// syncRest makes durable what a Sync leaves to a clean stop: indexes, and what is
+// remembered of producers. A log that nothing was appended to since it was opened
+// has nothing of the kind. The caller holds appendMu and syncMu.
+func (l *Log) syncRest() error {
+	if err := l.active().syncIndex(); err != nil {
+		return err
+	}
+	if l.end == l.segs[0].base {
+		return nil
+	}
+	known := len(l.snapshots)
+	if err := l.writeSnapshot(true); err != nil || len(l.snapshots) == known {
+		return err
+	}
+	return errors.Join(l.syncSnapshots(), l.fs.SyncDir(l.dir))
 }
 
 // Abort releases the files without writing anything, as if the process had ended
