@@ -29,9 +29,6 @@ const (
 	// all processes run again. A lease lasts 5 s and a session 15 s; on top comes
 	// what a busy machine takes for the restarts.
 	soakResume = 45 * time.Second
-	// soakGroupGap bounds how long the group may stand still in one partition:
-	// a member that was killed keeps its own for a session, after a fault.
-	soakGroupGap = 60 * time.Second
 )
 
 // TestSoak kills, stops and restarts processes of a whole mesh at random while
@@ -67,9 +64,6 @@ func TestSoak(t *testing.T) {
 	stopChurn()
 	stopWatch()
 	s.finish(t)
-	if gap := s.history.groupGap(); gap > soakGroupGap {
-		t.Errorf("the group got nothing of a partition for %v", gap)
-	}
 	checkLogs(t, m, time.Since(started))
 	checkResources(t, m)
 	t.Logf("faults: %v; longest standstill after one: %v; longest of a partition in the group: %v",
