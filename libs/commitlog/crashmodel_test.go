@@ -403,7 +403,7 @@ func TestCrashModel(t *testing.T) {
 	t.Cleanup(func() {
 		t.Logf("%d I/O steps with %d rolls, %d compactions, %d truncations, %d record deletions; cut %d times, and %d times in the recovery",
 			steps, whole.rolls, whole.cleanings, whole.truncations, whole.deletes, cuts.Load(), recoveries.Load())
-		if steps < 500 || whole.rolls < 3 || whole.cleanings < 2 || whole.truncations < 2 || cuts.Load() != int64(3*steps) {
+		if steps < 500 || whole.rolls < 3 || whole.cleanings < 2 || whole.truncations < 2 || cuts.Load() < int64(3*(steps/crashStride)) {
 			t.Error("that is less than was meant to be met")
 		}
 	})
@@ -413,7 +413,7 @@ func TestCrashModel(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %d", name, shard), func(t *testing.T) {
 				t.Parallel()
 				batches := lifeBatches{}
-				for step := shard; ; step += shards {
+				for step := shard * crashStride; ; step += shards * crashStride {
 					disk := newFS(t)
 					faulty := errorfs.Wrap(disk)
 					powerCut(faulty, step)
@@ -476,7 +476,7 @@ func TestFaultModel(t *testing.T) {
 	var met, undone, sticky atomic.Int64
 	t.Cleanup(func() {
 		t.Logf("%d faults; after %d the log went on, after %d it had failed", met.Load(), undone.Load(), sticky.Load())
-		if met.Load() < 1000 || undone.Load() < 100 || sticky.Load() < 500 {
+		if met.Load() < 1000/crashStride || undone.Load() < 100/crashStride || sticky.Load() < 500/crashStride {
 			t.Error("that is less than was meant to be met")
 		}
 	})
@@ -485,7 +485,7 @@ func TestFaultModel(t *testing.T) {
 			t.Run(fmt.Sprintf("%v %d", kind, shard), func(t *testing.T) {
 				t.Parallel()
 				batches := lifeBatches{}
-				for step := shard; ; step += shards {
+				for step := shard * crashStride; ; step += shards * crashStride {
 					disk := newFS(t)
 					faulty := errorfs.Wrap(disk)
 					faulty.Add(errorfs.Rule{After: step, Times: 1, Err: kind, Short: 1500 * (step % 3)})

@@ -3,3 +3,5 @@
 package commitlog
 
 const raceScale = 1
+
+const crashStride = 1

@@ -159,7 +159,7 @@ func TestReplaceSegments(t *testing.T) {
 func TestCrashDuringReplacement(t *testing.T) {
 	cuts, replaced, kept := 0, 0, 0
 	for name, keeper := range keepers() {
-		for step := 0; ; step++ {
+		for step := 0; ; step += crashStride {
 			disk := newFS(t)
 			faulty := errorfs.Wrap(disk)
 			l, want := segmented(t, faulty, 5)
@@ -207,7 +207,7 @@ func TestCrashDuringReplacement(t *testing.T) {
 		}
 	}
 	t.Logf("%d cuts: %d times the new segment, %d times the old ones", cuts, replaced, kept)
-	if cuts < 50 || replaced < 10 || kept < 10 {
+	if cuts < 50/crashStride || replaced < 10/crashStride || kept < 10/crashStride {
 		t.Fatal("too few points were met")
 	}
 }

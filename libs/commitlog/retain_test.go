@@ -233,7 +233,7 @@ func TestLostFirstSegment(t *testing.T) {
 // or at the new one, and is whole from there on.
 func TestCrashDuringRetention(t *testing.T) {
 	for name, keeper := range keepers() {
-		for step := 0; ; step++ {
+		for step := 0; ; step += crashStride {
 			disk := newFS(t)
 			faulty := errorfs.Wrap(disk)
 			o := testOptions(faulty)

@@ -175,7 +175,7 @@ func TestCrashDuringTruncation(t *testing.T) {
 	cuts := 0
 	for name, keeper := range keepers() {
 		for _, reset := range []bool{false, true} {
-			for step := 0; ; step++ {
+			for step := 0; ; step += crashStride {
 				disk := newFS(t)
 				faulty := errorfs.Wrap(disk)
 				l, want := segmented(t, faulty, 5)
@@ -233,7 +233,7 @@ func TestCrashDuringTruncation(t *testing.T) {
 		}
 	}
 	t.Logf("%d cuts", cuts)
-	if cuts < 60 {
+	if cuts < 60/crashStride {
 		t.Fatal("too few points were met")
 	}
 }
