@@ -263,9 +263,10 @@ func TestRefusals(t *testing.T) {
 		return strings.Contains(err.Error(), port) && strings.Contains(err.Error(), "--listen")
 	})
 	bad := testConfig(etcd, ctl, t.TempDir())
-	bad.NodeID, bad.ProduceMaxInFlight = 0, 0
+	bad.NodeID, bad.ProduceMaxInFlight, bad.ReserveBytes, bad.CleanerBufferBytes = 0, 0, -2, 1
 	failsWith("configuration", bad, func(err error) bool {
-		return strings.Contains(err.Error(), "node.id") && strings.Contains(err.Error(), "produce.max.in.flight.batches")
+		return strings.Contains(err.Error(), "node.id") && strings.Contains(err.Error(), "produce.max.in.flight.batches") &&
+			strings.Contains(err.Error(), "log.dir.reserve.bytes") && strings.Contains(err.Error(), "log.cleaner.dedupe.buffer.size")
 	})
 
 	if err := r.stop(); err != nil {

@@ -1,0 +1,190 @@
+package store
+
+import (
+	"errors"
+	"slices"
+)
+
+// Adopt binds the disks to the cluster. expected are the replicas that, by the
+// metadata, this broker holds: those that were on its disks and are not get the
+// verdict missing, and where a disk is offline they are taken to be on that. On a broker whose disks are not new a replica that was never
+// here is not missing but still to be made. Errors: *WrongOwnerError, those of
+// the disk.
+func (s *Store) Adopt(clusterID string, expected []Key) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if clusterID == "" {
+		return errors.New("adopt disks: the cluster id is empty")
+	}
+	if have := s.clusterID(); have != "" && have != clusterID {
+		return &WrongOwnerError{Dir: s.disks[0].Dir, What: "cluster", Want: clusterID, Got: have}
+	}
+	disks := s.online()
+	if len(disks) == 0 {
+		return s.noDisk()
+	}
+	anyFresh := slices.ContainsFunc(disks, func(d *Disk) bool { return d.fresh })
+	anyOffline := len(disks) < len(s.disks)
+	keeper := disks[0]
+	lost := false
+	for _, k := range expected {
+		if s.replicas[k] != nil || s.hasVerdict(k) {
+			continue
+		}
+		switch {
+		case anyOffline:
+			s.away[k] = struct{}{}
+			s.o.Logger.Error("a replica that should be here is taken to be on the disk that is offline", "topic_id", k.Topic, "partition", k.Partition)
+		case anyFresh || s.wasHere(k):
+			keeper.verdicts[k] = Missing
+			lost = true
+			s.o.Logger.Error("a replica that should be here is missing", "topic_id", k.Topic, "partition", k.Partition)
+		}
+	}
+	if lost {
+		if err := keeper.writeVerdicts(); err != nil {
+			return err
+		}
+	}
+	for _, d := range disks {
+		if d.fresh {
+			if err := s.tolerate(d, d.writeMeta(s.o.BrokerID, clusterID)); err != nil {
+				return err
+			}
+		}
+	}
+	s.adopted = true
+	return nil
+}
+
+func (s *Store) hasVerdict(k Key) bool {
+	return slices.ContainsFunc(s.disks, func(d *Disk) bool { return d.verdicts[k] != Intact })
+}
+
+// wasHere reports whether a mark of an earlier process names the replica.
+func (s *Store) wasHere(k Key) bool {
+	return slices.ContainsFunc(s.disks, func(d *Disk) bool {
+		_, a := d.recovery[k]
+		_, b := d.watermarks[k]
+		return a || b
+	})
+}
+
+// Vouch is what the broker says about one replica when it registers.
+type Vouch struct {
+	DiskID    string
+	Key       Key
+	LastEpoch int32 // -1: no record
+	End       int64
+	Verdict   Verdict
+}
+
+// Vouches tells about every replica on the disks and every one that is missing.
+// Verdicts of durability=os count only where isOS says so; nil: nowhere.
+func (s *Store) Vouches(isOS func(Key) bool) []Vouch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []Vouch
+	for _, r := range s.replicas {
+		v := Vouch{DiskID: r.Disk.ID, Key: r.Key, LastEpoch: -1, Verdict: r.Verdict}
+		if r.Log != nil {
+			v.LastEpoch, v.End = r.Log.LatestEpoch(), r.Log.EndOffset()
+		}
+		if r.Disk.Err() != nil {
+			v.Verdict = Corrupt // whatever is there, it cannot be served
+		}
+		if v.Verdict == UncleanOS && (isOS == nil || !isOS(r.Key)) {
+			v.Verdict = Intact
+		}
+		all = append(all, v)
+	}
+	for _, d := range s.disks {
+		for k, verdict := range d.verdicts {
+			if verdict == Missing && s.replicas[k] == nil {
+				all = append(all, Vouch{DiskID: d.ID, Key: k, LastEpoch: -1, Verdict: Missing})
+			}
+		}
+	}
+	for k := range s.away {
+		// Not missing: that might be taken for one that was never made.
+		all = append(all, Vouch{Key: k, LastEpoch: -1, Verdict: Corrupt})
+	}
+	slices.SortFunc(all, func(a, b Vouch) int { return a.Key.Compare(b.Key) })
+	return all
+}
+
+// Verdict is what stands against a replica, also one that is missing.
+func (s *Store) Verdict(k Key) Verdict {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.replicas[k]; r != nil {
+		return r.Verdict
+	}
+	if _, away := s.away[k]; away {
+		return Missing
+	}
+	for _, d := range s.disks {
+		if v := d.verdicts[k]; v != Intact {
+			return v
+		}
+	}
+	return Intact
+}
+
+// Offline reports whether a replica is on a disk that is offline, as far as that
+// can be known.
+func (s *Store) Offline(k Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.replicas[k]; r != nil {
+		return r.Disk.Err() != nil
+	}
+	_, away := s.away[k]
+	return away
+}
+
+// ClearVerdict forgets what stood against a replica, durably. Only a metadata
+// stream that shows this process's incarnation on record and the replica not
+// barred permits it. A replica whose log did not open stays withheld.
+func (s *Store) ClearVerdict(k Key) error {
+	lost, err := s.clearVerdict(k)
+	if err != nil || !lost {
+		return err
+	}
+	// Marks of the lost replica must be gone before its successor has a folder,
+	// or the next start would take it for one that was cut.
+	var errs []error
+	for _, err := range s.Checkpoint(true) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// clearVerdict reports whether the replica was not there at all.
+func (s *Store) clearVerdict(k Key) (lost bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.replicas[k]; r != nil {
+		if r.Log == nil {
+			return false, nil
+		}
+		r.Verdict = Intact
+	}
+	delete(s.away, k)
+	for _, d := range s.online() {
+		if _, there := d.verdicts[k]; !there {
+			continue
+		}
+		delete(d.verdicts, k)
+		if s.replicas[k] == nil {
+			// What the lost replica had reached says nothing about its successor.
+			lost = true
+			delete(d.recovery, k)
+			delete(d.watermarks, k)
+		}
+		if err := d.writeVerdicts(); err != nil {
+			return lost, err
+		}
+	}
+	return lost, nil
+}
