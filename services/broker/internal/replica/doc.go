@@ -13,7 +13,8 @@
 //     not block and must not call the replica.
 //  4. Subscribe before the first Read of a tail; the function is called as Done
 //     is, after anything that may change what Read answers.
-//  5. Run the Manager's Run for its clock: deadlines, checkpoints, disk watchdog.
+//  5. Run the Manager's Run for its clock: deadlines, checkpoints, disk watchdog, the
+//     disks' room, retention and compaction.
 //  6. Stop, which lets what is in flight end, before the store is closed.
 //
 // Lock order: replica, then whatever Done and subscribers lock. The manager's

@@ -16,9 +16,12 @@
 //     folder is durable when Create returns.
 //  5. Note high watermarks with Replica.SetHighWatermark; call Checkpoint now and
 //     then.
-//  6. Report a failed write or fsync of a log with DiskFailed, and serve nothing
-//     from that disk any more.
-//  7. Close when nobody uses the logs: they are synced and closed, the marks
+//  6. Report a failed read, write or fsync of a log with DiskFailed, and serve
+//     nothing from that disk any more; ask NewlyFailed for those that the store met
+//     itself.
+//  7. Ask Admit before each append, and wait or refuse as it says; call RefreshSpace
+//     several times a second, or room that was made is not noticed.
+//  8. Close when nobody uses the logs: they are synced and closed, the marks
 //     written, and last the clean-shutdown marker.
 //
 // The files are described in docs/format-disk.md.
