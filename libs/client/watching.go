@@ -22,7 +22,14 @@ type WatcherSource struct {
 
 	mu    sync.Mutex
 	cache map[topicid.ID]cachedTopic
+	// absent says until when a topic, by its name or its id, is not waited for once
+	// more: somebody has just done so in vain. Without it a stream of records for a
+	// topic that is gone would take a pause for each few of them.
+	absent map[string]time.Time
 }
+
+// maxAbsent bounds what is remembered of topics that are not there.
+const maxAbsent = 1024
 
 // cachedTopic is a topic and what it was made from.
 type cachedTopic struct {
@@ -34,12 +41,12 @@ var _ MetadataSource = (*WatcherSource)(nil)
 
 // NewWatcherSource returns a source over a watcher that the caller runs.
 func NewWatcherSource(w *metadata.Watcher) *WatcherSource {
-	return &WatcherSource{watcher: w, cache: make(map[topicid.ID]cachedTopic)}
+	return &WatcherSource{watcher: w, cache: make(map[topicid.ID]cachedTopic), absent: make(map[string]time.Time)}
 }
 
 // Topic implements MetadataSource.
 func (s *WatcherSource) Topic(ctx context.Context, name string) (*Topic, error) {
-	t, err := s.find(ctx, func(i *metadata.Image) *metadata.Topic { return i.TopicByName(name) })
+	t, err := s.find(ctx, "name "+name, func(i *metadata.Image) *metadata.Topic { return i.TopicByName(name) })
 	if t == nil && err == nil {
 		return nil, unknownTopic(name)
 	}
@@ -48,7 +55,7 @@ func (s *WatcherSource) Topic(ctx context.Context, name string) (*Topic, error) 
 
 // TopicByID implements MetadataSource.
 func (s *WatcherSource) TopicByID(ctx context.Context, id topicid.ID) (*Topic, error) {
-	t, err := s.find(ctx, func(i *metadata.Image) *metadata.Topic { return i.TopicByID(id) })
+	t, err := s.find(ctx, "id "+id.String(), func(i *metadata.Image) *metadata.Topic { return i.TopicByID(id) })
 	if t == nil && err == nil {
 		return nil, unknownTopicID(id)
 	}
@@ -56,8 +63,9 @@ func (s *WatcherSource) TopicByID(ctx context.Context, id topicid.ID) (*Topic, e
 }
 
 // find waits for the first picture, and for a topic as long as it may still
-// appear; nil without an error: there is none.
-func (s *WatcherSource) find(ctx context.Context, look func(*metadata.Image) *metadata.Topic) (*Topic, error) {
+// appear; nil without an error: there is none. key tells the topics that are looked
+// for apart.
+func (s *WatcherSource) find(ctx context.Context, key string, look func(*metadata.Image) *metadata.Topic) (*Topic, error) {
 	var grace <-chan time.Time
 	for {
 		image, changed := s.watcher.Watch()
@@ -67,6 +75,9 @@ func (s *WatcherSource) find(ctx context.Context, look func(*metadata.Image) *me
 				return s.convert(image, t), nil
 			}
 			if grace == nil {
+				if s.isAbsent(key, time.Now()) {
+					return nil, nil
+				}
 				timer := time.NewTimer(unknownGrace)
 				defer timer.Stop()
 				grace = timer.C
@@ -75,11 +86,29 @@ func (s *WatcherSource) find(ctx context.Context, look func(*metadata.Image) *me
 		select {
 		case <-changed:
 		case <-grace:
+			s.noteAbsent(key, time.Now())
 			return nil, nil
 		case <-ctx.Done():
 			return nil, contextError(ctx, "wait for metadata", nil).WithOutcome(outcomeNotDone)
 		}
 	}
+}
+
+// isAbsent reports whether a topic has just been waited for in vain.
+func (s *WatcherSource) isAbsent(key string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return now.Before(s.absent[key])
+}
+
+// noteAbsent notes that a topic has been waited for in vain.
+func (s *WatcherSource) noteAbsent(key string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.absent) >= maxAbsent {
+		clear(s.absent) // they are waited for once more, which is all
+	}
+	s.absent[key] = now.Add(unknownGrace)
 }
 
 // convert makes a Topic, or finds the one that was made of the same entry.

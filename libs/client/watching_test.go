@@ -165,6 +165,36 @@ func TestWatcherSource(t *testing.T) {
 	})
 }
 
+// Many records for a topic that is not there do not wait one after the other; one
+// that is made is seen at once.
+func TestWatcherSourceWaitsOnceForWhatIsNotThere(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newFakeMesh(t, 1)
+		src := m.watcherSource()
+		if _, err := src.Topics(soon(t)); err != nil { // the first picture is there
+			t.Fatal(err)
+		}
+		start := time.Now()
+		for range 1000 {
+			if _, err := src.Topic(soon(t), "t"); !rpc.IsReason(err, reasonUnknownTopic) {
+				t.Fatal(err)
+			}
+		}
+		if d := time.Since(start); d != unknownGrace {
+			t.Errorf("a thousand questions took %v", d)
+		}
+		m.topic("t", 1, 0)
+		synctest.Wait()
+		if _, err := src.Topic(soon(t), "t"); err != nil {
+			t.Error(err)
+		}
+		start = time.Now()
+		if _, err := src.Topic(soon(t), "nope"); !rpc.IsReason(err, reasonUnknownTopic) || time.Since(start) != unknownGrace {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}
+
 // Before the first picture nobody can say that a topic is unknown.
 func TestWatcherSourceWithoutController(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
