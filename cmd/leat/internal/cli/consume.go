@@ -124,6 +124,7 @@ func (f *consumeFlags) check(cmd *cobra.Command, topics []string, json bool) (*g
 	}
 	open := &gatewayv1.ConsumeOpen{
 		Handshake: rpc.LocalHandshake(), ClientId: f.clientID, Group: f.group, InstanceId: f.instance, StartAt: gatewayv1.StartAt_START_AT_LATEST,
+		LeaveOffsets: f.group != "" && !f.autoCommit,
 	}
 	if f.fromBeginning {
 		open.StartAt = gatewayv1.StartAt_START_AT_EARLIEST

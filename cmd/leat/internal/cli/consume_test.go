@@ -28,7 +28,7 @@ func TestConsumeMaxMessagesPrintsAndCommitsExactly(t *testing.T) {
 		t.Errorf("the group has read it all, and got %q", out)
 	}
 	out, _ = leat(t, 0, f.addr, "", "consume", "t", "--group", "h", "--from-beginning", "--follow=false", "--auto-commit=false")
-	if out != "a\nb\nc\nd\ne\n" || f.committedAt("h", "t", 0) != -1 {
+	if out != "a\nb\nc\nd\ne\n" || f.committedAt("h", "t", 0) != -1 || !f.joined[len(f.joined)-1].GetLeaveOffsets() {
 		t.Errorf("printed %q, committed %d without auto-commit", out, f.committedAt("h", "t", 0))
 	}
 }

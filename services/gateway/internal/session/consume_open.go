@@ -47,6 +47,7 @@ type ConsumeSettings struct {
 	MaxMessageBytes    int
 	Isolation          typev1.IsolationLevel
 	CreditBytes        int64
+	LeaveOffsets       bool
 
 	partitions []*gatewayv1.ConsumePartition
 	positions  map[name]*gatewayv1.ConsumePosition
@@ -104,7 +105,7 @@ func consumeSettings(o *gatewayv1.ConsumeOpen, limits ConsumeLimits) (ConsumeSet
 		ClientID: o.GetClientId(), Group: o.GetGroup(), Topics: o.GetTopics(), TopicPattern: o.GetTopicPattern(),
 		MemberID: o.GetMemberId(), InstanceID: o.GetInstanceId(), Attach: o.GetAttach(), Assignor: o.GetAssignor(),
 		StartAt: o.GetStartAt(), StartTimestampMs: o.GetStartTimestampMs(), StopAtEnd: o.GetStopAtEnd(),
-		MaxMessageBytes: int(o.GetMaxMessageBytes()), Isolation: o.GetIsolationLevel(), CreditBytes: o.GetCreditBytes(),
+		MaxMessageBytes: int(o.GetMaxMessageBytes()), Isolation: o.GetIsolationLevel(), CreditBytes: o.GetCreditBytes(), LeaveOffsets: o.GetLeaveOffsets(),
 		partitions: o.GetPartitions(), positions: map[name]*gatewayv1.ConsumePosition{},
 	}
 	var errs []error
@@ -123,6 +124,9 @@ func consumeSettings(o *gatewayv1.ConsumeOpen, limits ConsumeLimits) (ConsumeSet
 	}
 	if s.AutoCommitInterval > 0 && s.Group == "" {
 		bad("auto_commit_interval is set, but no group to commit to; set group, or leave it out")
+	}
+	if s.AutoCommitInterval > 0 && s.LeaveOffsets {
+		bad("auto_commit_interval and leave_offsets exclude each other; leave one out")
 	}
 	for _, p := range o.GetPositions() {
 		if p.GetNextOffset() < 0 || p.GetTopic() == "" || p.GetPartition() < 0 {

@@ -270,7 +270,7 @@ func (c *Consume) add(a client.AssignedPartition, cause string) {
 			return
 		}
 		spec = c.startSpec()
-		p.first = c.settings.Group != ""
+		p.first = c.settings.Group != "" && !c.settings.LeaveOffsets
 	}
 	c.resolve(p, spec)
 }

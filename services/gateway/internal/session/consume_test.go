@@ -424,6 +424,17 @@ func TestPositionsOfAnotherTopic(t *testing.T) {
 	h.expect("* lookup a", "* fetch 1@8 epoch -1", `< opened "" 0`, "< assigned 0@-1", "< error 0 TOPIC_DELETED/DROP_PARTITION", "< assigned 1@8")
 }
 
+// TestLeaveOffsets: nothing is committed that the client does not ask for.
+func TestLeaveOffsets(t *testing.T) {
+	h := newHarness(t).group(&gatewayv1.ConsumeOpen{LeaveOffsets: true, StartAt: gatewayv1.StartAt_START_AT_EARLIEST}).forget()
+	h.assign(1, "0")
+	h.forget()
+	h.c.Resolved(h.now, ResolveResult{Partition: partA(0), Tag: h.tag(0), Offset: 3})
+	h.expect("* fetch 0@3 epoch -1", "< assigned 0@3")
+	h.recv(msgCommit(1, position(0, 4)))
+	h.expect("* commit #1 0@4")
+}
+
 // TestAssignedNamesTheTopic by its id, so that a client can tell a topic from the
 // one that had its name before.
 func TestAssignedNamesTheTopic(t *testing.T) {
@@ -490,6 +501,7 @@ func TestConsumeOpenIsChecked(t *testing.T) {
 		"rebalance_timeout":    {Group: "g", Topics: []string{"a"}, RebalanceTimeout: seconds(-1)},
 		"no group to commit":   {Topics: []string{"a"}, AutoCommitInterval: seconds(1)},
 		"positions":            {Topics: []string{"a"}, Positions: []*gatewayv1.ConsumePosition{position(0, -1)}},
+		"leave_offsets":        {Group: "g", Topics: []string{"a"}, AutoCommitInterval: seconds(1), LeaveOffsets: true},
 		"the topic id":         {Topics: []string{"a"}, Positions: []*gatewayv1.ConsumePosition{{Topic: "a", TopicId: []byte{1}}}},
 		"client_id":            {Topics: []string{"a"}, ClientId: strings.Repeat("c", 256)},
 	} {

@@ -366,7 +366,10 @@ type ConsumeOpen struct {
 	// First credit in bytes; 0: no credit, the transport's flow control serves.
 	CreditBytes int64 `protobuf:"varint,19,opt,name=credit_bytes,json=creditBytes,proto3" json:"credit_bytes,omitempty"`
 	// Assignor, "uniform" or "range"; empty: uniform.
-	Assignor      string `protobuf:"bytes,20,opt,name=assignor,proto3" json:"assignor,omitempty"`
+	Assignor string `protobuf:"bytes,20,opt,name=assignor,proto3" json:"assignor,omitempty"`
+	// Commit nothing that the client does not ask for: not even, in a group, where a
+	// partition starts that has no committed offset.
+	LeaveOffsets  bool `protobuf:"varint,21,opt,name=leave_offsets,json=leaveOffsets,proto3" json:"leave_offsets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -539,6 +542,13 @@ func (x *ConsumeOpen) GetAssignor() string {
 		return x.Assignor
 	}
 	return ""
+}
+
+func (x *ConsumeOpen) GetLeaveOffsets() bool {
+	if x != nil {
+		return x.LeaveOffsets
+	}
+	return false
 }
 
 // ConsumePartition is a partition taken by hand.
@@ -2408,7 +2418,7 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	"\x04ping\x18\n" +
 	" \x01(\v2\x1c.leat.gateway.v1.ConsumePingH\x00R\x04ping\x125\n" +
 	"\x05leave\x18\v \x01(\v2\x1d.leat.gateway.v1.ConsumeLeaveH\x00R\x05leaveB\t\n" +
-	"\amessage\"\x9b\a\n" +
+	"\amessage\"\xc0\a\n" +
 	"\vConsumeOpen\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12\x14\n" +
@@ -2433,7 +2443,8 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	"\x11max_message_bytes\x18\x11 \x01(\x05R\x0fmaxMessageBytes\x12E\n" +
 	"\x0fisolation_level\x18\x12 \x01(\x0e2\x1c.leat.type.v1.IsolationLevelR\x0eisolationLevel\x12!\n" +
 	"\fcredit_bytes\x18\x13 \x01(\x03R\vcreditBytes\x12\x1a\n" +
-	"\bassignor\x18\x14 \x01(\tR\bassignor\"n\n" +
+	"\bassignor\x18\x14 \x01(\tR\bassignor\x12#\n" +
+	"\rleave_offsets\x18\x15 \x01(\bR\fleaveOffsets\"n\n" +
 	"\x10ConsumePartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1b\n" +
