@@ -126,13 +126,19 @@ func (a *accumulator) expire(now time.Time) {
 
 func bySeq(x, y *batch) int { return cmp.Compare(x.seq, y.seq) }
 
+// timeout says why a batch ran out of time. Where nothing of it can have been
+// stored, the reason is what stood in its way to the last, such as a full disk or
+// a missing leader: that is what has to be mended.
 func (a *accumulator) timeout(b *batch) *rpc.Error {
-	e := rpc.Errorf(reasonDeadlineExceeded, "the records were not acknowledged within %v", a.cfg.delivery)
-	if b.last != nil {
-		e = rpc.Errorf(reasonDeadlineExceeded, "the records were not acknowledged within %v; last problem: %w", a.cfg.delivery, b.last).
-			With("last_reason", rpc.ReasonName(b.last.Reason))
+	if b.last == nil {
+		return rpc.Errorf(reasonDeadlineExceeded, "the records were not acknowledged within %v", a.cfg.delivery)
 	}
-	return e
+	reason := reasonDeadlineExceeded
+	if !b.unknown {
+		reason = b.last.Reason
+	}
+	return rpc.Errorf(reason, "the records were not acknowledged within %v; last problem: %w", a.cfg.delivery, b.last).
+		With("last_reason", rpc.ReasonName(b.last.Reason))
 }
 
 // fail ends everything that is not in flight, and what is in flight with an

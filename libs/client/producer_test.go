@@ -268,7 +268,7 @@ func TestUnreachableMesh(t *testing.T) {
 		}
 		m.kill(1)
 		_, err := p.SendSync(soon(t), Record{Topic: "t", Value: []byte("y")})
-		if e := rpc.FromError(err); !rpc.IsReason(err, reasonDeadlineExceeded) || e.Outcome != outcomeNotDone || e.Metadata["last_reason"] != "UNREACHABLE" {
+		if e := rpc.FromError(err); rpc.ReasonName(e.Reason) != "UNREACHABLE" || e.Outcome != outcomeNotDone || e.Metadata["last_reason"] != "UNREACHABLE" {
 			t.Errorf("error %v, outcome %v, %v", err, e.Outcome, e.Metadata)
 		}
 		other := newTestProducer(t, m.client(Config{}), ProducerConfig{DeliveryTimeout: 10 * time.Second})
