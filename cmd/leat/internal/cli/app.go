@@ -169,6 +169,12 @@ func describe(e *rpc.Error) (message, next string, code int) {
 	}
 	code = exit.Failed
 	switch {
+	case e.Metadata["last_reason"] != "" && e.Outcome == typev1.Outcome_OUTCOME_NOT_DONE:
+		// The gateway speaks, of something behind it that it could not do in time.
+		next = notDoneInTime(e)
+		if e.Reason == typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED {
+			code = exit.Unknown
+		}
 	case e.Reason == typev1.ErrorReason_ERROR_REASON_UNREACHABLE:
 		message = plainUnreachable(e.Message) + " (" + name + ")"
 		next = "Start a mesh with `leat dev`, or name the address of a running gateway with --gateway or LEAT_GATEWAY."
