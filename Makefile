@@ -34,6 +34,8 @@ test-unit: ## Run the tests of the libraries, services and command, with the rac
 	@for m in gen libs services cmd; do \
 		echo "== $$m"; (cd $$m && go vet ./... && go test -race -timeout 10m $(TESTFLAGS) ./...); \
 	done
+	@echo "== libs/commitlog, cut at every step (with the race detector at every fifth)"
+	cd libs && go test -timeout 10m $(TESTFLAGS) ./commitlog
 
 .PHONY: test-cluster
 test-cluster: build $(TOOLS)/grpcurl $(TOOLS)/kustomize ## Run the tests of the house rules and of whole meshes, against bin/.
