@@ -64,9 +64,7 @@ func (s *Store) create(r *Replica, c commitlog.Config) error {
 	if err := s.bringBack(r); err != nil {
 		return err
 	}
-	o := s.logOptions(r, c)
-	o.RecoveryPoint, o.HighWatermark, o.CleanShutdown = 0, 0, false
-	log, report, err := commitlog.Open(o)
+	log, report, err := commitlog.Open(s.logOptions(r, c))
 	if err != nil {
 		return fmt.Errorf("create the log in %s: %w", r.Dir, err)
 	}

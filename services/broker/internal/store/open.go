@@ -146,7 +146,9 @@ func (s *Store) openReplica(r *Replica) error {
 	}
 	r.Verdict = r.Disk.verdicts[r.Key]
 	r.hw.Store(r.Disk.watermarks[r.Key])
-	log, report, err := commitlog.Open(s.logOptions(r, commitlog.Config{}))
+	o := s.logOptions(r, commitlog.Config{})
+	o.RecoveryPoint, o.HighWatermark, o.CleanShutdown = r.Disk.recovery[r.Key], r.Disk.watermarks[r.Key], r.Disk.clean
+	log, report, err := commitlog.Open(o)
 	r.Report = report
 	var corrupt *commitlog.CorruptError
 	var mismatch *commitlog.TopicIDMismatchError
@@ -163,11 +165,12 @@ func (s *Store) openReplica(r *Replica) error {
 	return s.tolerate(r.Disk, fmt.Errorf("open the log in %s: %w", r.Dir, err))
 }
 
+// logOptions are those of a log of which nothing is on record yet; the disk's marks
+// are read only while the store opens, when nobody changes them.
 func (s *Store) logOptions(r *Replica, c commitlog.Config) commitlog.Options {
 	return commitlog.Options{
 		Config: c, FS: s.o.FS, Dir: r.Dir, Topic: r.Topic, Partition: r.Key.Partition, TopicID: r.Key.Topic,
-		RecoveryPoint: r.Disk.recovery[r.Key], HighWatermark: r.Disk.watermarks[r.Key],
-		CleanShutdown: r.Disk.clean, Files: s.files, Now: s.o.Now, Logger: s.o.Logger,
+		Files: s.files, Now: s.o.Now, Logger: s.o.Logger,
 	}
 }
 
