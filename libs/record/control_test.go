@@ -31,8 +31,10 @@ func TestFence(t *testing.T) {
 		a, b Fence
 		less bool
 	}{
-		{Fence{1, 5}, Fence{2, 0}, true}, {Fence{2, 0}, Fence{1, 5}, false},
-		{Fence{2, 1}, Fence{2, 2}, true}, {Fence{2, 2}, Fence{2, 2}, false},
+		{Fence{1, 5}, Fence{2, 0}, true},
+		{Fence{2, 0}, Fence{1, 5}, false},
+		{Fence{2, 1}, Fence{2, 2}, true},
+		{Fence{2, 2}, Fence{2, 2}, false},
 	} {
 		if c.a.Less(c.b) != c.less {
 			t.Errorf("%v < %v is not %v", c.a, c.b, c.less)

@@ -61,8 +61,10 @@ func roomy(free int64) (*errorfs.FS, *atomic.Int64) {
 func TestFullDiskRefusesProduceAndRecovers(t *testing.T) {
 	fsys, free := roomy(1 << 30)
 	var log lines
-	h := start(t, brokertest.Start(t), harnessOptions{fs: fsys, logger: log.logger(), dirs: []string{"/disk1"},
-		space: store.Space{Reserve: 10 << 20, Throttle: 20 << 20, Warn: 40 << 20, ThrottleRate: 1 << 30}})
+	h := start(t, brokertest.Start(t), harnessOptions{
+		fs: fsys, logger: log.logger(), dirs: []string{"/disk1"},
+		space: store.Space{Reserve: 10 << 20, Throttle: 20 << 20, Warn: 40 << 20, ThrottleRate: 1 << 30},
+	})
 	id, other, internal := h.topic("t", 1, map[string]string{"retention.ms": "-1"}), h.topic("other", 1, nil), h.topic("__i", 1, nil)
 	p := h.producer()
 	p.mustStore(id, 0, "good")

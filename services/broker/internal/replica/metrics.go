@@ -67,8 +67,10 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.appendBytes, m.appendRecords, m.fetchBytes, m.fetchRecords, m.fsync, m.failures, m.replicas,
-		m.diskState, m.diskFree, m.diskTotal, m.openFiles, m.retainedBytes, m.retainedSegments, m.cleanings, m.cleanedBytes, m.cleanedRecords, m.upkeepFailures} {
+	for _, c := range []prometheus.Collector{
+		m.appendBytes, m.appendRecords, m.fetchBytes, m.fetchRecords, m.fsync, m.failures, m.replicas,
+		m.diskState, m.diskFree, m.diskTotal, m.openFiles, m.retainedBytes, m.retainedSegments, m.cleanings, m.cleanedBytes, m.cleanedRecords, m.upkeepFailures,
+	} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
