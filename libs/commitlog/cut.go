@@ -50,7 +50,7 @@ func (l *Log) removeSegment(seg *segment) error {
 		return err
 	}
 	for _, path := range seg.files() {
-		if err := l.fs.Remove(*path); err != nil && !isNotExist(err) {
+		if err := l.fs.Remove(path); err != nil && !isNotExist(err) {
 			return err
 		}
 	}

@@ -17,8 +17,8 @@ type RetainResult struct {
 
 // grave is a segment whose files wait to be removed.
 type grave struct {
-	seg *segment
-	at  time.Time
+	paths []string // of the files as they are called now
+	at    time.Time
 }
 
 // deletedSuffix ends the names of files that wait to be removed.
@@ -205,10 +205,11 @@ func (l *Log) dropHead(n int, now time.Time, res *RetainResult) error {
 			res.Bytes += size
 		}
 		res.Segments++
+		paths := seg.files()
 		if err == nil {
-			err = l.bury(seg)
+			paths, err = l.bury(seg)
 		}
-		l.graves = append(l.graves, grave{seg, now})
+		l.graves = append(l.graves, grave{paths, now})
 	}
 	if err == nil {
 		err = l.fs.SyncDir(l.dir)
@@ -258,29 +259,31 @@ func without(segs, gone []*segment) []*segment {
 
 // files names what a segment consists of, the .log last: without it the others are
 // ignored, and with it they are made anew.
-func (s *segment) files() []*string {
-	return []*string{&s.idx.offsets.path, &s.idx.times.path, &s.logPath}
+func (s *segment) files() []string {
+	return []string{s.idx.offsets.path, s.idx.times.path, s.logPath}
 }
 
 // bury renames a detached segment's files, so that nothing takes them for part of
-// the log.
-func (l *Log) bury(seg *segment) error {
-	for _, path := range seg.files() {
-		to := *path + deletedSuffix
-		if err := l.fs.Rename(*path, to); err != nil && !isNotExist(err) {
-			return err
+// the log, and tells what they are called now. The segment keeps its old names: a
+// cleaning that still holds it finds them gone, and gives way.
+func (l *Log) bury(seg *segment) ([]string, error) {
+	paths := seg.files()
+	for i, path := range paths {
+		to := path + deletedSuffix
+		if err := l.fs.Rename(path, to); err != nil && !isNotExist(err) {
+			return paths, err
 		}
-		*path = to
+		paths[i] = to
 	}
-	return nil
+	return paths, nil
 }
 
 // removeGraves removes the files whose time has come. The caller holds changeMu.
 func (l *Log) removeGraves(now time.Time) (int, error) {
 	n := 0
 	for n < len(l.graves) && now.Sub(l.graves[n].at) >= l.config().FileDeleteDelay {
-		for _, path := range l.graves[n].seg.files() {
-			if err := l.fs.Remove(*path); err != nil && !isNotExist(err) {
+		for _, path := range l.graves[n].paths {
+			if err := l.fs.Remove(path); err != nil && !isNotExist(err) {
 				return n, l.fail("retain", err)
 			}
 		}
