@@ -105,3 +105,6 @@ func (m *Metrics) Fetched(bytes int, records int64) {
 	m.fetchBytes.Add(float64(bytes))
 	m.fetchRecords.Add(float64(records))
 }
+
+// CountFailure counts a batch that was refused before it reached a replica.
+func (m *Manager) CountFailure(reason typev1.ErrorReason) { m.cfg.Metrics.Failure(reason) }
