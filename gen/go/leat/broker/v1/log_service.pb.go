@@ -749,7 +749,10 @@ type FetchInitial struct {
 	// Most bytes of one response; a larger first batch comes alone. 0: 1 MiB.
 	MaxResponseBytes int32 `protobuf:"varint,5,opt,name=max_response_bytes,json=maxResponseBytes,proto3" json:"max_response_bytes,omitempty"`
 	// Rack of the reader, for reading from the nearest replica.
-	Rack          string `protobuf:"bytes,6,opt,name=rack,proto3" json:"rack,omitempty"`
+	Rack string `protobuf:"bytes,6,opt,name=rack,proto3" json:"rack,omitempty"`
+	// Read from this broker's replicas also where it follows, up to the high
+	// watermark that they know.
+	AllowFollower bool `protobuf:"varint,7,opt,name=allow_follower,json=allowFollower,proto3" json:"allow_follower,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -824,6 +827,13 @@ func (x *FetchInitial) GetRack() string {
 		return x.Rack
 	}
 	return ""
+}
+
+func (x *FetchInitial) GetAllowFollower() bool {
+	if x != nil {
+		return x.AllowFollower
+	}
+	return false
 }
 
 // FetchUpdate changes the set of partitions of the stream.
@@ -1610,8 +1620,10 @@ type ListOffsetsRequest struct {
 	Partitions []*ListOffsetsPartition `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	// What PLACE_LATEST means.
 	IsolationLevel v1.IsolationLevel `protobuf:"varint,2,opt,name=isolation_level,json=isolationLevel,proto3,enum=leat.type.v1.IsolationLevel" json:"isolation_level,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Ask this broker's replicas also where it follows.
+	AllowFollower bool `protobuf:"varint,3,opt,name=allow_follower,json=allowFollower,proto3" json:"allow_follower,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListOffsetsRequest) Reset() {
@@ -1656,6 +1668,13 @@ func (x *ListOffsetsRequest) GetIsolationLevel() v1.IsolationLevel {
 		return x.IsolationLevel
 	}
 	return v1.IsolationLevel(0)
+}
+
+func (x *ListOffsetsRequest) GetAllowFollower() bool {
+	if x != nil {
+		return x.AllowFollower
+	}
+	return false
 }
 
 // ListOffsetsPartition asks for one offset.
@@ -2019,7 +2038,9 @@ type ReplicaDescription struct {
 	// Bytes of its segments.
 	SizeBytes int64 `protobuf:"varint,9,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	// Set if the replica cannot serve.
-	Error         *v1.Error `protobuf:"bytes,10,opt,name=error,proto3" json:"error,omitempty"`
+	Error *v1.Error `protobuf:"bytes,10,opt,name=error,proto3" json:"error,omitempty"`
+	// Leader epoch of its last record; -1: it has none.
+	LastEpoch     int32 `protobuf:"varint,11,opt,name=last_epoch,json=lastEpoch,proto3" json:"last_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2124,6 +2145,566 @@ func (x *ReplicaDescription) GetError() *v1.Error {
 	return nil
 }
 
+func (x *ReplicaDescription) GetLastEpoch() int32 {
+	if x != nil {
+		return x.LastEpoch
+	}
+	return 0
+}
+
+// InitProducerIdRequest asks for a producer id.
+type InitProducerIdRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the client for logs and quotas; at most 255 bytes.
+	ClientId      string `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InitProducerIdRequest) Reset() {
+	*x = InitProducerIdRequest{}
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InitProducerIdRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InitProducerIdRequest) ProtoMessage() {}
+
+func (x *InitProducerIdRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InitProducerIdRequest.ProtoReflect.Descriptor instead.
+func (*InitProducerIdRequest) Descriptor() ([]byte, []int) {
+	return file_leat_broker_v1_log_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *InitProducerIdRequest) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
+// InitProducerIdResponse is a producer id of the asker's own.
+type InitProducerIdResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The producer id; its high bits carry the metadata generation.
+	ProducerId int64 `protobuf:"varint,1,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
+	// Epoch to begin with. The producer may raise it by itself, in a partition where
+	// it begins with sequence 0 again.
+	ProducerEpoch int32 `protobuf:"varint,2,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InitProducerIdResponse) Reset() {
+	*x = InitProducerIdResponse{}
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InitProducerIdResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InitProducerIdResponse) ProtoMessage() {}
+
+func (x *InitProducerIdResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InitProducerIdResponse.ProtoReflect.Descriptor instead.
+func (*InitProducerIdResponse) Descriptor() ([]byte, []int) {
+	return file_leat_broker_v1_log_service_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *InitProducerIdResponse) GetProducerId() int64 {
+	if x != nil {
+		return x.ProducerId
+	}
+	return 0
+}
+
+func (x *InitProducerIdResponse) GetProducerEpoch() int32 {
+	if x != nil {
+		return x.ProducerEpoch
+	}
+	return 0
+}
+
+// DeleteRecordsRequest asks for log starts.
+type DeleteRecordsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Partitions; at least one, at most 10,000.
+	Partitions    []*DeleteRecordsPartition `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRecordsRequest) Reset() {
+	*x = DeleteRecordsRequest{}
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRecordsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRecordsRequest) ProtoMessage() {}
+
+func (x *DeleteRecordsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRecordsRequest.ProtoReflect.Descriptor instead.
+func (*DeleteRecordsRequest) Descriptor() ([]byte, []int) {
+	return file_leat_broker_v1_log_service_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *DeleteRecordsRequest) GetPartitions() []*DeleteRecordsPartition {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+// DeleteRecordsPartition asks for one log start.
+type DeleteRecordsPartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic id, 16 bytes.
+	TopicId []byte `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// First offset to keep; -1: the high watermark.
+	BeforeOffset int64 `protobuf:"varint,3,opt,name=before_offset,json=beforeOffset,proto3" json:"before_offset,omitempty"`
+	// Leader epoch the client believes in; -1 where it knows none.
+	LeaderEpoch   int32 `protobuf:"varint,4,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRecordsPartition) Reset() {
+	*x = DeleteRecordsPartition{}
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRecordsPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRecordsPartition) ProtoMessage() {}
+
+func (x *DeleteRecordsPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRecordsPartition.ProtoReflect.Descriptor instead.
+func (*DeleteRecordsPartition) Descriptor() ([]byte, []int) {
+	return file_leat_broker_v1_log_service_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *DeleteRecordsPartition) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *DeleteRecordsPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *DeleteRecordsPartition) GetBeforeOffset() int64 {
+	if x != nil {
+		return x.BeforeOffset
+	}
+	return 0
+}
+
+func (x *DeleteRecordsPartition) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+// DeleteRecordsResponse answers in the order of the request.
+type DeleteRecordsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One result for each partition asked.
+	Results       []*DeleteRecordsResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRecordsResponse) Reset() {
+	*x = DeleteRecordsResponse{}
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRecordsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRecordsResponse) ProtoMessage() {}
+
+func (x *DeleteRecordsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRecordsResponse.ProtoReflect.Descriptor instead.
+func (*DeleteRecordsResponse) Descriptor() ([]byte, []int) {
+	return file_leat_broker_v1_log_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *DeleteRecordsResponse) GetResults() []*DeleteRecordsResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// DeleteRecordsResult is where a log begins now.
+type DeleteRecordsResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Log start offset that every in-sync replica has applied; -1 with an error.
+	LogStartOffset int64 `protobuf:"varint,1,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
+	// Set if it was not done. Its outcome says whether it may take place yet.
+	Error         *v1.Error `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRecordsResult) Reset() {
+	*x = DeleteRecordsResult{}
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRecordsResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRecordsResult) ProtoMessage() {}
+
+func (x *DeleteRecordsResult) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRecordsResult.ProtoReflect.Descriptor instead.
+func (*DeleteRecordsResult) Descriptor() ([]byte, []int) {
+	return file_leat_broker_v1_log_service_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *DeleteRecordsResult) GetLogStartOffset() int64 {
+	if x != nil {
+		return x.LogStartOffset
+	}
+	return 0
+}
+
+func (x *DeleteRecordsResult) GetError() *v1.Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// DigestReplicasRequest asks for digests.
+type DigestReplicasRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Replicas; at least one, at most 10,000.
+	Replicas      []*DigestReplica `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestReplicasRequest) Reset() {
+	*x = DigestReplicasRequest{}
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestReplicasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestReplicasRequest) ProtoMessage() {}
+
+func (x *DigestReplicasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestReplicasRequest.ProtoReflect.Descriptor instead.
+func (*DigestReplicasRequest) Descriptor() ([]byte, []int) {
+	return file_leat_broker_v1_log_service_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *DigestReplicasRequest) GetReplicas() []*DigestReplica {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+// DigestReplica asks for one digest.
+type DigestReplica struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic id, 16 bytes.
+	TopicId []byte `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// First offset that counts; what the replica has below is left out. A batch that
+	// holds it counts from there on.
+	FromOffset int64 `protobuf:"varint,3,opt,name=from_offset,json=fromOffset,proto3" json:"from_offset,omitempty"`
+	// Offset after the last that counts.
+	ToOffset      int64 `protobuf:"varint,4,opt,name=to_offset,json=toOffset,proto3" json:"to_offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestReplica) Reset() {
+	*x = DigestReplica{}
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestReplica) ProtoMessage() {}
+
+func (x *DigestReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestReplica.ProtoReflect.Descriptor instead.
+func (*DigestReplica) Descriptor() ([]byte, []int) {
+	return file_leat_broker_v1_log_service_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *DigestReplica) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *DigestReplica) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *DigestReplica) GetFromOffset() int64 {
+	if x != nil {
+		return x.FromOffset
+	}
+	return 0
+}
+
+func (x *DigestReplica) GetToOffset() int64 {
+	if x != nil {
+		return x.ToOffset
+	}
+	return 0
+}
+
+// DigestReplicasResponse answers in the order of the request.
+type DigestReplicasResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One result for each replica asked.
+	Results       []*DigestResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestReplicasResponse) Reset() {
+	*x = DigestReplicasResponse{}
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestReplicasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestReplicasResponse) ProtoMessage() {}
+
+func (x *DigestReplicasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestReplicasResponse.ProtoReflect.Descriptor instead.
+func (*DigestReplicasResponse) Descriptor() ([]byte, []int) {
+	return file_leat_broker_v1_log_service_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *DigestReplicasResponse) GetResults() []*DigestResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// DigestResult is one digest, or why there is none.
+type DigestResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Hash over offset, leader epoch, timestamp, key, value and headers of every
+	// record, in order: independent of batching; 32 bytes (SHA-256).
+	Digest []byte `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Records that it covers.
+	Records int64 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
+	// Set if it could not be made.
+	Error         *v1.Error `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestResult) Reset() {
+	*x = DigestResult{}
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestResult) ProtoMessage() {}
+
+func (x *DigestResult) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_broker_v1_log_service_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestResult.ProtoReflect.Descriptor instead.
+func (*DigestResult) Descriptor() ([]byte, []int) {
+	return file_leat_broker_v1_log_service_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *DigestResult) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *DigestResult) GetRecords() int64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *DigestResult) GetError() *v1.Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 var File_leat_broker_v1_log_service_proto protoreflect.FileDescriptor
 
 const file_leat_broker_v1_log_service_proto_rawDesc = "" +
@@ -2174,14 +2755,15 @@ const file_leat_broker_v1_log_service_proto_rawDesc = "" +
 	"\ainitial\x18\x01 \x01(\v2\x1c.leat.broker.v1.FetchInitialH\x00R\ainitial\x125\n" +
 	"\x06update\x18\x02 \x01(\v2\x1b.leat.broker.v1.FetchUpdateH\x00R\x06update\x125\n" +
 	"\x06credit\x18\x03 \x01(\v2\x1b.leat.broker.v1.FetchCreditH\x00R\x06creditB\t\n" +
-	"\amessage\"\x8e\x02\n" +
+	"\amessage\"\xb5\x02\n" +
 	"\fFetchInitial\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12E\n" +
 	"\x0fisolation_level\x18\x03 \x01(\x0e2\x1c.leat.type.v1.IsolationLevelR\x0eisolationLevel\x12!\n" +
 	"\fcredit_bytes\x18\x04 \x01(\x03R\vcreditBytes\x12,\n" +
 	"\x12max_response_bytes\x18\x05 \x01(\x05R\x10maxResponseBytes\x12\x12\n" +
-	"\x04rack\x18\x06 \x01(\tR\x04rack\"i\n" +
+	"\x04rack\x18\x06 \x01(\tR\x04rack\x12%\n" +
+	"\x0eallow_follower\x18\a \x01(\bR\rallowFollower\"i\n" +
 	"\vFetchUpdate\x120\n" +
 	"\x03add\x18\x01 \x03(\v2\x1e.leat.broker.v1.FetchPartitionR\x03add\x12(\n" +
 	"\x10remove_fetch_ids\x18\x02 \x03(\x03R\x0eremoveFetchIds\"\x91\x02\n" +
@@ -2239,12 +2821,13 @@ const file_leat_broker_v1_log_service_proto_rawDesc = "" +
 	"visibleEnd\"[\n" +
 	"\x13FetchPartitionError\x12\x19\n" +
 	"\bfetch_id\x18\x01 \x01(\x03R\afetchId\x12)\n" +
-	"\x05error\x18\x02 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"\xa1\x01\n" +
+	"\x05error\x18\x02 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"\xc8\x01\n" +
 	"\x12ListOffsetsRequest\x12D\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2$.leat.broker.v1.ListOffsetsPartitionR\n" +
 	"partitions\x12E\n" +
-	"\x0fisolation_level\x18\x02 \x01(\x0e2\x1c.leat.type.v1.IsolationLevelR\x0eisolationLevel\"\xaf\x01\n" +
+	"\x0fisolation_level\x18\x02 \x01(\x0e2\x1c.leat.type.v1.IsolationLevelR\x0eisolationLevel\x12%\n" +
+	"\x0eallow_follower\x18\x03 \x01(\bR\rallowFollower\"\xaf\x01\n" +
 	"\x14ListOffsetsPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12,\n" +
@@ -2263,7 +2846,7 @@ const file_leat_broker_v1_log_service_proto_rawDesc = "" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\"Z\n" +
 	"\x18DescribeReplicasResponse\x12>\n" +
-	"\breplicas\x18\x01 \x03(\v2\".leat.broker.v1.ReplicaDescriptionR\breplicas\"\xf5\x02\n" +
+	"\breplicas\x18\x01 \x03(\v2\".leat.broker.v1.ReplicaDescriptionR\breplicas\"\x94\x03\n" +
 	"\x12ReplicaDescription\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x14\n" +
@@ -2276,12 +2859,51 @@ const file_leat_broker_v1_log_service_proto_rawDesc = "" +
 	"\n" +
 	"size_bytes\x18\t \x01(\x03R\tsizeBytes\x12)\n" +
 	"\x05error\x18\n" +
-	" \x01(\v2\x13.leat.type.v1.ErrorR\x05error2\xe5\x02\n" +
+	" \x01(\v2\x13.leat.type.v1.ErrorR\x05error\x12\x1d\n" +
+	"\n" +
+	"last_epoch\x18\v \x01(\x05R\tlastEpoch\"4\n" +
+	"\x15InitProducerIdRequest\x12\x1b\n" +
+	"\tclient_id\x18\x01 \x01(\tR\bclientId\"`\n" +
+	"\x16InitProducerIdResponse\x12\x1f\n" +
+	"\vproducer_id\x18\x01 \x01(\x03R\n" +
+	"producerId\x12%\n" +
+	"\x0eproducer_epoch\x18\x02 \x01(\x05R\rproducerEpoch\"^\n" +
+	"\x14DeleteRecordsRequest\x12F\n" +
+	"\n" +
+	"partitions\x18\x01 \x03(\v2&.leat.broker.v1.DeleteRecordsPartitionR\n" +
+	"partitions\"\x99\x01\n" +
+	"\x16DeleteRecordsPartition\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12#\n" +
+	"\rbefore_offset\x18\x03 \x01(\x03R\fbeforeOffset\x12!\n" +
+	"\fleader_epoch\x18\x04 \x01(\x05R\vleaderEpoch\"V\n" +
+	"\x15DeleteRecordsResponse\x12=\n" +
+	"\aresults\x18\x01 \x03(\v2#.leat.broker.v1.DeleteRecordsResultR\aresults\"j\n" +
+	"\x13DeleteRecordsResult\x12(\n" +
+	"\x10log_start_offset\x18\x01 \x01(\x03R\x0elogStartOffset\x12)\n" +
+	"\x05error\x18\x02 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"R\n" +
+	"\x15DigestReplicasRequest\x129\n" +
+	"\breplicas\x18\x01 \x03(\v2\x1d.leat.broker.v1.DigestReplicaR\breplicas\"\x86\x01\n" +
+	"\rDigestReplica\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1f\n" +
+	"\vfrom_offset\x18\x03 \x01(\x03R\n" +
+	"fromOffset\x12\x1b\n" +
+	"\tto_offset\x18\x04 \x01(\x03R\btoOffset\"P\n" +
+	"\x16DigestReplicasResponse\x126\n" +
+	"\aresults\x18\x01 \x03(\v2\x1c.leat.broker.v1.DigestResultR\aresults\"k\n" +
+	"\fDigestResult\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\x12\x18\n" +
+	"\arecords\x18\x02 \x01(\x03R\arecords\x12)\n" +
+	"\x05error\x18\x03 \x01(\v2\x13.leat.type.v1.ErrorR\x05error2\x85\x05\n" +
 	"\n" +
 	"LogService\x12N\n" +
 	"\aProduce\x12\x1e.leat.broker.v1.ProduceRequest\x1a\x1f.leat.broker.v1.ProduceResponse(\x010\x01\x12H\n" +
 	"\x05Fetch\x12\x1c.leat.broker.v1.FetchRequest\x1a\x1d.leat.broker.v1.FetchResponse(\x010\x01\x12V\n" +
-	"\vListOffsets\x12\".leat.broker.v1.ListOffsetsRequest\x1a#.leat.broker.v1.ListOffsetsResponse\x12e\n" +
+	"\vListOffsets\x12\".leat.broker.v1.ListOffsetsRequest\x1a#.leat.broker.v1.ListOffsetsResponse\x12_\n" +
+	"\x0eInitProducerId\x12%.leat.broker.v1.InitProducerIdRequest\x1a&.leat.broker.v1.InitProducerIdResponse\x12\\\n" +
+	"\rDeleteRecords\x12$.leat.broker.v1.DeleteRecordsRequest\x1a%.leat.broker.v1.DeleteRecordsResponse\x12_\n" +
+	"\x0eDigestReplicas\x12%.leat.broker.v1.DigestReplicasRequest\x1a&.leat.broker.v1.DigestReplicasResponse\x12e\n" +
 	"\x10DescribeReplicas\x12'.leat.broker.v1.DescribeReplicasRequest\x1a(.leat.broker.v1.DescribeReplicasResponseB\xb7\x01\n" +
 	"\x12com.leat.broker.v1B\x0fLogServiceProtoP\x01Z6github.com/leat-io/leat/gen/go/leat/broker/v1;brokerv1\xa2\x02\x03LBX\xaa\x02\x0eLeat.Broker.V1\xca\x02\x0eLeat\\Broker\\V1\xe2\x02\x1aLeat\\Broker\\V1\\GPBMetadata\xea\x02\x10Leat::Broker::V1b\x06proto3"
 
@@ -2297,7 +2919,7 @@ func file_leat_broker_v1_log_service_proto_rawDescGZIP() []byte {
 	return file_leat_broker_v1_log_service_proto_rawDescData
 }
 
-var file_leat_broker_v1_log_service_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_leat_broker_v1_log_service_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_leat_broker_v1_log_service_proto_goTypes = []any{
 	(*ProduceRequest)(nil),           // 0: leat.broker.v1.ProduceRequest
 	(*ProduceInitial)(nil),           // 1: leat.broker.v1.ProduceInitial
@@ -2328,71 +2950,93 @@ var file_leat_broker_v1_log_service_proto_goTypes = []any{
 	(*ReplicaName)(nil),              // 26: leat.broker.v1.ReplicaName
 	(*DescribeReplicasResponse)(nil), // 27: leat.broker.v1.DescribeReplicasResponse
 	(*ReplicaDescription)(nil),       // 28: leat.broker.v1.ReplicaDescription
-	(*v1.Handshake)(nil),             // 29: leat.type.v1.Handshake
-	(v1.Acks)(0),                     // 30: leat.type.v1.Acks
-	(*durationpb.Duration)(nil),      // 31: google.protobuf.Duration
-	(*v1.TraceContext)(nil),          // 32: leat.type.v1.TraceContext
-	(*v1.Process)(nil),               // 33: leat.type.v1.Process
-	(*timestamppb.Timestamp)(nil),    // 34: google.protobuf.Timestamp
-	(*v1.Error)(nil),                 // 35: leat.type.v1.Error
-	(v1.IsolationLevel)(0),           // 36: leat.type.v1.IsolationLevel
-	(*v1.OffsetSpec)(nil),            // 37: leat.type.v1.OffsetSpec
+	(*InitProducerIdRequest)(nil),    // 29: leat.broker.v1.InitProducerIdRequest
+	(*InitProducerIdResponse)(nil),   // 30: leat.broker.v1.InitProducerIdResponse
+	(*DeleteRecordsRequest)(nil),     // 31: leat.broker.v1.DeleteRecordsRequest
+	(*DeleteRecordsPartition)(nil),   // 32: leat.broker.v1.DeleteRecordsPartition
+	(*DeleteRecordsResponse)(nil),    // 33: leat.broker.v1.DeleteRecordsResponse
+	(*DeleteRecordsResult)(nil),      // 34: leat.broker.v1.DeleteRecordsResult
+	(*DigestReplicasRequest)(nil),    // 35: leat.broker.v1.DigestReplicasRequest
+	(*DigestReplica)(nil),            // 36: leat.broker.v1.DigestReplica
+	(*DigestReplicasResponse)(nil),   // 37: leat.broker.v1.DigestReplicasResponse
+	(*DigestResult)(nil),             // 38: leat.broker.v1.DigestResult
+	(*v1.Handshake)(nil),             // 39: leat.type.v1.Handshake
+	(v1.Acks)(0),                     // 40: leat.type.v1.Acks
+	(*durationpb.Duration)(nil),      // 41: google.protobuf.Duration
+	(*v1.TraceContext)(nil),          // 42: leat.type.v1.TraceContext
+	(*v1.Process)(nil),               // 43: leat.type.v1.Process
+	(*timestamppb.Timestamp)(nil),    // 44: google.protobuf.Timestamp
+	(*v1.Error)(nil),                 // 45: leat.type.v1.Error
+	(v1.IsolationLevel)(0),           // 46: leat.type.v1.IsolationLevel
+	(*v1.OffsetSpec)(nil),            // 47: leat.type.v1.OffsetSpec
 }
 var file_leat_broker_v1_log_service_proto_depIdxs = []int32{
 	1,  // 0: leat.broker.v1.ProduceRequest.initial:type_name -> leat.broker.v1.ProduceInitial
 	2,  // 1: leat.broker.v1.ProduceRequest.batch:type_name -> leat.broker.v1.ProduceBatch
-	29, // 2: leat.broker.v1.ProduceInitial.handshake:type_name -> leat.type.v1.Handshake
-	30, // 3: leat.broker.v1.ProduceBatch.acks:type_name -> leat.type.v1.Acks
-	31, // 4: leat.broker.v1.ProduceBatch.timeout:type_name -> google.protobuf.Duration
+	39, // 2: leat.broker.v1.ProduceInitial.handshake:type_name -> leat.type.v1.Handshake
+	40, // 3: leat.broker.v1.ProduceBatch.acks:type_name -> leat.type.v1.Acks
+	41, // 4: leat.broker.v1.ProduceBatch.timeout:type_name -> google.protobuf.Duration
 	3,  // 5: leat.broker.v1.ProduceBatch.shard_fence:type_name -> leat.broker.v1.ShardFence
-	32, // 6: leat.broker.v1.ProduceBatch.trace:type_name -> leat.type.v1.TraceContext
+	42, // 6: leat.broker.v1.ProduceBatch.trace:type_name -> leat.type.v1.TraceContext
 	5,  // 7: leat.broker.v1.ProduceResponse.initial:type_name -> leat.broker.v1.ProduceInitialResponse
 	6,  // 8: leat.broker.v1.ProduceResponse.results:type_name -> leat.broker.v1.ProduceResults
-	29, // 9: leat.broker.v1.ProduceInitialResponse.handshake:type_name -> leat.type.v1.Handshake
-	33, // 10: leat.broker.v1.ProduceInitialResponse.broker:type_name -> leat.type.v1.Process
+	39, // 9: leat.broker.v1.ProduceInitialResponse.handshake:type_name -> leat.type.v1.Handshake
+	43, // 10: leat.broker.v1.ProduceInitialResponse.broker:type_name -> leat.type.v1.Process
 	7,  // 11: leat.broker.v1.ProduceResults.results:type_name -> leat.broker.v1.ProduceResult
-	34, // 12: leat.broker.v1.ProduceResult.log_append_time:type_name -> google.protobuf.Timestamp
-	35, // 13: leat.broker.v1.ProduceResult.error:type_name -> leat.type.v1.Error
+	44, // 12: leat.broker.v1.ProduceResult.log_append_time:type_name -> google.protobuf.Timestamp
+	45, // 13: leat.broker.v1.ProduceResult.error:type_name -> leat.type.v1.Error
 	9,  // 14: leat.broker.v1.FetchRequest.initial:type_name -> leat.broker.v1.FetchInitial
 	10, // 15: leat.broker.v1.FetchRequest.update:type_name -> leat.broker.v1.FetchUpdate
 	12, // 16: leat.broker.v1.FetchRequest.credit:type_name -> leat.broker.v1.FetchCredit
-	29, // 17: leat.broker.v1.FetchInitial.handshake:type_name -> leat.type.v1.Handshake
-	36, // 18: leat.broker.v1.FetchInitial.isolation_level:type_name -> leat.type.v1.IsolationLevel
+	39, // 17: leat.broker.v1.FetchInitial.handshake:type_name -> leat.type.v1.Handshake
+	46, // 18: leat.broker.v1.FetchInitial.isolation_level:type_name -> leat.type.v1.IsolationLevel
 	11, // 19: leat.broker.v1.FetchUpdate.add:type_name -> leat.broker.v1.FetchPartition
 	14, // 20: leat.broker.v1.FetchResponse.initial:type_name -> leat.broker.v1.FetchInitialResponse
 	15, // 21: leat.broker.v1.FetchResponse.batches:type_name -> leat.broker.v1.FetchBatches
 	18, // 22: leat.broker.v1.FetchResponse.watermarks:type_name -> leat.broker.v1.FetchWatermarks
 	20, // 23: leat.broker.v1.FetchResponse.partition_error:type_name -> leat.broker.v1.FetchPartitionError
-	29, // 24: leat.broker.v1.FetchInitialResponse.handshake:type_name -> leat.type.v1.Handshake
-	33, // 25: leat.broker.v1.FetchInitialResponse.broker:type_name -> leat.type.v1.Process
+	39, // 24: leat.broker.v1.FetchInitialResponse.handshake:type_name -> leat.type.v1.Handshake
+	43, // 25: leat.broker.v1.FetchInitialResponse.broker:type_name -> leat.type.v1.Process
 	17, // 26: leat.broker.v1.FetchBatches.visible_end:type_name -> leat.broker.v1.VisibleEnd
 	16, // 27: leat.broker.v1.FetchBatches.aborted:type_name -> leat.broker.v1.AbortedTransaction
-	32, // 28: leat.broker.v1.FetchBatches.trace:type_name -> leat.type.v1.TraceContext
+	42, // 28: leat.broker.v1.FetchBatches.trace:type_name -> leat.type.v1.TraceContext
 	19, // 29: leat.broker.v1.FetchWatermarks.watermarks:type_name -> leat.broker.v1.FetchWatermark
 	17, // 30: leat.broker.v1.FetchWatermark.visible_end:type_name -> leat.broker.v1.VisibleEnd
-	35, // 31: leat.broker.v1.FetchPartitionError.error:type_name -> leat.type.v1.Error
+	45, // 31: leat.broker.v1.FetchPartitionError.error:type_name -> leat.type.v1.Error
 	22, // 32: leat.broker.v1.ListOffsetsRequest.partitions:type_name -> leat.broker.v1.ListOffsetsPartition
-	36, // 33: leat.broker.v1.ListOffsetsRequest.isolation_level:type_name -> leat.type.v1.IsolationLevel
-	37, // 34: leat.broker.v1.ListOffsetsPartition.spec:type_name -> leat.type.v1.OffsetSpec
+	46, // 33: leat.broker.v1.ListOffsetsRequest.isolation_level:type_name -> leat.type.v1.IsolationLevel
+	47, // 34: leat.broker.v1.ListOffsetsPartition.spec:type_name -> leat.type.v1.OffsetSpec
 	24, // 35: leat.broker.v1.ListOffsetsResponse.results:type_name -> leat.broker.v1.ListOffsetsResult
-	34, // 36: leat.broker.v1.ListOffsetsResult.timestamp:type_name -> google.protobuf.Timestamp
-	35, // 37: leat.broker.v1.ListOffsetsResult.error:type_name -> leat.type.v1.Error
+	44, // 36: leat.broker.v1.ListOffsetsResult.timestamp:type_name -> google.protobuf.Timestamp
+	45, // 37: leat.broker.v1.ListOffsetsResult.error:type_name -> leat.type.v1.Error
 	26, // 38: leat.broker.v1.DescribeReplicasRequest.replicas:type_name -> leat.broker.v1.ReplicaName
 	28, // 39: leat.broker.v1.DescribeReplicasResponse.replicas:type_name -> leat.broker.v1.ReplicaDescription
-	35, // 40: leat.broker.v1.ReplicaDescription.error:type_name -> leat.type.v1.Error
-	0,  // 41: leat.broker.v1.LogService.Produce:input_type -> leat.broker.v1.ProduceRequest
-	8,  // 42: leat.broker.v1.LogService.Fetch:input_type -> leat.broker.v1.FetchRequest
-	21, // 43: leat.broker.v1.LogService.ListOffsets:input_type -> leat.broker.v1.ListOffsetsRequest
-	25, // 44: leat.broker.v1.LogService.DescribeReplicas:input_type -> leat.broker.v1.DescribeReplicasRequest
-	4,  // 45: leat.broker.v1.LogService.Produce:output_type -> leat.broker.v1.ProduceResponse
-	13, // 46: leat.broker.v1.LogService.Fetch:output_type -> leat.broker.v1.FetchResponse
-	23, // 47: leat.broker.v1.LogService.ListOffsets:output_type -> leat.broker.v1.ListOffsetsResponse
-	27, // 48: leat.broker.v1.LogService.DescribeReplicas:output_type -> leat.broker.v1.DescribeReplicasResponse
-	45, // [45:49] is the sub-list for method output_type
-	41, // [41:45] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	45, // 40: leat.broker.v1.ReplicaDescription.error:type_name -> leat.type.v1.Error
+	32, // 41: leat.broker.v1.DeleteRecordsRequest.partitions:type_name -> leat.broker.v1.DeleteRecordsPartition
+	34, // 42: leat.broker.v1.DeleteRecordsResponse.results:type_name -> leat.broker.v1.DeleteRecordsResult
+	45, // 43: leat.broker.v1.DeleteRecordsResult.error:type_name -> leat.type.v1.Error
+	36, // 44: leat.broker.v1.DigestReplicasRequest.replicas:type_name -> leat.broker.v1.DigestReplica
+	38, // 45: leat.broker.v1.DigestReplicasResponse.results:type_name -> leat.broker.v1.DigestResult
+	45, // 46: leat.broker.v1.DigestResult.error:type_name -> leat.type.v1.Error
+	0,  // 47: leat.broker.v1.LogService.Produce:input_type -> leat.broker.v1.ProduceRequest
+	8,  // 48: leat.broker.v1.LogService.Fetch:input_type -> leat.broker.v1.FetchRequest
+	21, // 49: leat.broker.v1.LogService.ListOffsets:input_type -> leat.broker.v1.ListOffsetsRequest
+	29, // 50: leat.broker.v1.LogService.InitProducerId:input_type -> leat.broker.v1.InitProducerIdRequest
+	31, // 51: leat.broker.v1.LogService.DeleteRecords:input_type -> leat.broker.v1.DeleteRecordsRequest
+	35, // 52: leat.broker.v1.LogService.DigestReplicas:input_type -> leat.broker.v1.DigestReplicasRequest
+	25, // 53: leat.broker.v1.LogService.DescribeReplicas:input_type -> leat.broker.v1.DescribeReplicasRequest
+	4,  // 54: leat.broker.v1.LogService.Produce:output_type -> leat.broker.v1.ProduceResponse
+	13, // 55: leat.broker.v1.LogService.Fetch:output_type -> leat.broker.v1.FetchResponse
+	23, // 56: leat.broker.v1.LogService.ListOffsets:output_type -> leat.broker.v1.ListOffsetsResponse
+	30, // 57: leat.broker.v1.LogService.InitProducerId:output_type -> leat.broker.v1.InitProducerIdResponse
+	33, // 58: leat.broker.v1.LogService.DeleteRecords:output_type -> leat.broker.v1.DeleteRecordsResponse
+	37, // 59: leat.broker.v1.LogService.DigestReplicas:output_type -> leat.broker.v1.DigestReplicasResponse
+	27, // 60: leat.broker.v1.LogService.DescribeReplicas:output_type -> leat.broker.v1.DescribeReplicasResponse
+	54, // [54:61] is the sub-list for method output_type
+	47, // [47:54] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_leat_broker_v1_log_service_proto_init() }
@@ -2425,7 +3069,7 @@ func file_leat_broker_v1_log_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_broker_v1_log_service_proto_rawDesc), len(file_leat_broker_v1_log_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,9 @@ const (
 	LogService_Produce_FullMethodName          = "/leat.broker.v1.LogService/Produce"
 	LogService_Fetch_FullMethodName            = "/leat.broker.v1.LogService/Fetch"
 	LogService_ListOffsets_FullMethodName      = "/leat.broker.v1.LogService/ListOffsets"
+	LogService_InitProducerId_FullMethodName   = "/leat.broker.v1.LogService/InitProducerId"
+	LogService_DeleteRecords_FullMethodName    = "/leat.broker.v1.LogService/DeleteRecords"
+	LogService_DigestReplicas_FullMethodName   = "/leat.broker.v1.LogService/DigestReplicas"
 	LogService_DescribeReplicas_FullMethodName = "/leat.broker.v1.LogService/DescribeReplicas"
 )
 
@@ -34,15 +37,27 @@ const (
 type LogServiceClient interface {
 	// Produce appends record batches. The first message is initial, and is
 	// answered first. Batches of one partition are appended in the order sent;
-	// results come as they complete, in no order across partitions. Not
-	// idempotent before producer ids are used: a batch sent again may be stored
-	// twice.
+	// results come as they complete, in no order across partitions. A batch that
+	// carries a producer id and a sequence may be sent again: one of the last five
+	// of its producer in the partition gets its original offset. Without a producer
+	// id a batch sent again may be stored twice.
 	Produce(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ProduceRequest, ProduceResponse], error)
 	// Fetch streams record batches from partitions that the client adds, within
 	// the byte credit that it grants.
 	Fetch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FetchRequest, FetchResponse], error)
 	// ListOffsets resolves offsets by place or timestamp. Idempotent.
 	ListOffsets(ctx context.Context, in *ListOffsetsRequest, opts ...grpc.CallOption) (*ListOffsetsResponse, error)
+	// InitProducerId hands out a producer id that nobody else has, for idempotent
+	// producing. Any broker serves it, also while etcd is away, from ids that it
+	// holds in store.
+	InitProducerId(ctx context.Context, in *InitProducerIdRequest, opts ...grpc.CallOption) (*InitProducerIdResponse, error)
+	// DeleteRecords moves log starts up, at the leader. It is answered once every
+	// in-sync replica has applied it. Idempotent.
+	DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error)
+	// DigestReplicas hashes the records of replicas held by this broker, up to an
+	// offset; it waits, within the call's deadline, until a replica's high watermark
+	// has reached that offset. Idempotent.
+	DigestReplicas(ctx context.Context, in *DigestReplicasRequest, opts ...grpc.CallOption) (*DigestReplicasResponse, error)
 	// DescribeReplicas tells start, end and high watermark of replicas held by
 	// this broker. Idempotent.
 	DescribeReplicas(ctx context.Context, in *DescribeReplicasRequest, opts ...grpc.CallOption) (*DescribeReplicasResponse, error)
@@ -92,6 +107,36 @@ func (c *logServiceClient) ListOffsets(ctx context.Context, in *ListOffsetsReque
 	return out, nil
 }
 
+func (c *logServiceClient) InitProducerId(ctx context.Context, in *InitProducerIdRequest, opts ...grpc.CallOption) (*InitProducerIdResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(InitProducerIdResponse)
+	err := c.cc.Invoke(ctx, LogService_InitProducerId_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *logServiceClient) DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteRecordsResponse)
+	err := c.cc.Invoke(ctx, LogService_DeleteRecords_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *logServiceClient) DigestReplicas(ctx context.Context, in *DigestReplicasRequest, opts ...grpc.CallOption) (*DigestReplicasResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DigestReplicasResponse)
+	err := c.cc.Invoke(ctx, LogService_DigestReplicas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *logServiceClient) DescribeReplicas(ctx context.Context, in *DescribeReplicasRequest, opts ...grpc.CallOption) (*DescribeReplicasResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DescribeReplicasResponse)
@@ -111,15 +156,27 @@ func (c *logServiceClient) DescribeReplicas(ctx context.Context, in *DescribeRep
 type LogServiceServer interface {
 	// Produce appends record batches. The first message is initial, and is
 	// answered first. Batches of one partition are appended in the order sent;
-	// results come as they complete, in no order across partitions. Not
-	// idempotent before producer ids are used: a batch sent again may be stored
-	// twice.
+	// results come as they complete, in no order across partitions. A batch that
+	// carries a producer id and a sequence may be sent again: one of the last five
+	// of its producer in the partition gets its original offset. Without a producer
+	// id a batch sent again may be stored twice.
 	Produce(grpc.BidiStreamingServer[ProduceRequest, ProduceResponse]) error
 	// Fetch streams record batches from partitions that the client adds, within
 	// the byte credit that it grants.
 	Fetch(grpc.BidiStreamingServer[FetchRequest, FetchResponse]) error
 	// ListOffsets resolves offsets by place or timestamp. Idempotent.
 	ListOffsets(context.Context, *ListOffsetsRequest) (*ListOffsetsResponse, error)
+	// InitProducerId hands out a producer id that nobody else has, for idempotent
+	// producing. Any broker serves it, also while etcd is away, from ids that it
+	// holds in store.
+	InitProducerId(context.Context, *InitProducerIdRequest) (*InitProducerIdResponse, error)
+	// DeleteRecords moves log starts up, at the leader. It is answered once every
+	// in-sync replica has applied it. Idempotent.
+	DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error)
+	// DigestReplicas hashes the records of replicas held by this broker, up to an
+	// offset; it waits, within the call's deadline, until a replica's high watermark
+	// has reached that offset. Idempotent.
+	DigestReplicas(context.Context, *DigestReplicasRequest) (*DigestReplicasResponse, error)
 	// DescribeReplicas tells start, end and high watermark of replicas held by
 	// this broker. Idempotent.
 	DescribeReplicas(context.Context, *DescribeReplicasRequest) (*DescribeReplicasResponse, error)
@@ -141,6 +198,15 @@ func (UnimplementedLogServiceServer) Fetch(grpc.BidiStreamingServer[FetchRequest
 }
 func (UnimplementedLogServiceServer) ListOffsets(context.Context, *ListOffsetsRequest) (*ListOffsetsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListOffsets not implemented")
+}
+func (UnimplementedLogServiceServer) InitProducerId(context.Context, *InitProducerIdRequest) (*InitProducerIdResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method InitProducerId not implemented")
+}
+func (UnimplementedLogServiceServer) DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteRecords not implemented")
+}
+func (UnimplementedLogServiceServer) DigestReplicas(context.Context, *DigestReplicasRequest) (*DigestReplicasResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DigestReplicas not implemented")
 }
 func (UnimplementedLogServiceServer) DescribeReplicas(context.Context, *DescribeReplicasRequest) (*DescribeReplicasResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeReplicas not implemented")
@@ -198,6 +264,60 @@ func _LogService_ListOffsets_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LogService_InitProducerId_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(InitProducerIdRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LogServiceServer).InitProducerId(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LogService_InitProducerId_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LogServiceServer).InitProducerId(ctx, req.(*InitProducerIdRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LogService_DeleteRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteRecordsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LogServiceServer).DeleteRecords(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LogService_DeleteRecords_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LogServiceServer).DeleteRecords(ctx, req.(*DeleteRecordsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LogService_DigestReplicas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DigestReplicasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LogServiceServer).DigestReplicas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LogService_DigestReplicas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LogServiceServer).DigestReplicas(ctx, req.(*DigestReplicasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _LogService_DescribeReplicas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DescribeReplicasRequest)
 	if err := dec(in); err != nil {
@@ -226,6 +346,18 @@ var LogService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListOffsets",
 			Handler:    _LogService_ListOffsets_Handler,
+		},
+		{
+			MethodName: "InitProducerId",
+			Handler:    _LogService_InitProducerId_Handler,
+		},
+		{
+			MethodName: "DeleteRecords",
+			Handler:    _LogService_DeleteRecords_Handler,
+		},
+		{
+			MethodName: "DigestReplicas",
+			Handler:    _LogService_DigestReplicas_Handler,
 		},
 		{
 			MethodName: "DescribeReplicas",

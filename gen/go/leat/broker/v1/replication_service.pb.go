@@ -432,8 +432,10 @@ type ReplicaPosition struct {
 	EndOffset int64 `protobuf:"varint,5,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
 	// Offset after its last synced record; what commits count.
 	DurableEndOffset int64 `protobuf:"varint,6,opt,name=durable_end_offset,json=durableEndOffset,proto3" json:"durable_end_offset,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Its log start offset, durable.
+	LogStartOffset int64 `protobuf:"varint,7,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ReplicaPosition) Reset() {
@@ -504,6 +506,13 @@ func (x *ReplicaPosition) GetEndOffset() int64 {
 func (x *ReplicaPosition) GetDurableEndOffset() int64 {
 	if x != nil {
 		return x.DurableEndOffset
+	}
+	return 0
+}
+
+func (x *ReplicaPosition) GetLogStartOffset() int64 {
+	if x != nil {
+		return x.LogStartOffset
 	}
 	return 0
 }
@@ -768,9 +777,18 @@ type ReplicateEpochEnd struct {
 	// The leader's end offset for that epoch; the follower truncates to it.
 	EndOffset int64 `protobuf:"varint,4,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
 	// True once both agree, and positions count.
-	Agreed        bool `protobuf:"varint,5,opt,name=agreed,proto3" json:"agreed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Agreed bool `protobuf:"varint,5,opt,name=agreed,proto3" json:"agreed,omitempty"`
+	// The leader's log start offset: a follower whose log ends below it begins anew
+	// there.
+	LogStartOffset int64 `protobuf:"varint,6,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
+	// The leader's high watermark.
+	HighWatermark int64 `protobuf:"varint,7,opt,name=high_watermark,json=highWatermark,proto3" json:"high_watermark,omitempty"`
+	// Offset below which the leader's cleaning has removed tombstones: a follower
+	// whose log ends below it begins anew at the log start, or deleted keys would
+	// live on in it.
+	TombstonesRemovedBelow int64 `protobuf:"varint,8,opt,name=tombstones_removed_below,json=tombstonesRemovedBelow,proto3" json:"tombstones_removed_below,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *ReplicateEpochEnd) Reset() {
@@ -836,6 +854,27 @@ func (x *ReplicateEpochEnd) GetAgreed() bool {
 		return x.Agreed
 	}
 	return false
+}
+
+func (x *ReplicateEpochEnd) GetLogStartOffset() int64 {
+	if x != nil {
+		return x.LogStartOffset
+	}
+	return 0
+}
+
+func (x *ReplicateEpochEnd) GetHighWatermark() int64 {
+	if x != nil {
+		return x.HighWatermark
+	}
+	return 0
+}
+
+func (x *ReplicateEpochEnd) GetTombstonesRemovedBelow() int64 {
+	if x != nil {
+		return x.TombstonesRemovedBelow
+	}
+	return 0
 }
 
 // ReplicateBatches heads a run of record batches.
@@ -1138,7 +1177,7 @@ const file_leat_broker_v1_replication_service_proto_rawDesc = "" +
 	"end_offset\x18\x06 \x01(\x03R\tendOffset\x12!\n" +
 	"\fwindow_bytes\x18\a \x01(\x03R\vwindowBytes\"S\n" +
 	"\x12ReplicatePositions\x12=\n" +
-	"\tpositions\x18\x01 \x03(\v2\x1f.leat.broker.v1.ReplicaPositionR\tpositions\"\xe3\x01\n" +
+	"\tpositions\x18\x01 \x03(\v2\x1f.leat.broker.v1.ReplicaPositionR\tpositions\"\x8d\x02\n" +
 	"\x0fReplicaPosition\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x03R\asession\x12!\n" +
 	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12'\n" +
@@ -1147,7 +1186,8 @@ const file_leat_broker_v1_replication_service_proto_rawDesc = "" +
 	"last_epoch\x18\x04 \x01(\x05R\tlastEpoch\x12\x1d\n" +
 	"\n" +
 	"end_offset\x18\x05 \x01(\x03R\tendOffset\x12,\n" +
-	"\x12durable_end_offset\x18\x06 \x01(\x03R\x10durableEndOffset\"+\n" +
+	"\x12durable_end_offset\x18\x06 \x01(\x03R\x10durableEndOffset\x12(\n" +
+	"\x10log_start_offset\x18\a \x01(\x03R\x0elogStartOffset\"+\n" +
 	"\rReplicateStop\x12\x1a\n" +
 	"\bsessions\x18\x01 \x03(\x03R\bsessions\"\x90\x03\n" +
 	"\x11ReplicateResponse\x12D\n" +
@@ -1162,7 +1202,7 @@ const file_leat_broker_v1_replication_service_proto_rawDesc = "" +
 	"\amessage\"\x80\x01\n" +
 	"\x18ReplicateInitialResponse\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x12-\n" +
-	"\x06leader\x18\x02 \x01(\v2\x15.leat.type.v1.ProcessR\x06leader\"\xa6\x01\n" +
+	"\x06leader\x18\x02 \x01(\v2\x15.leat.type.v1.ProcessR\x06leader\"\xb1\x02\n" +
 	"\x11ReplicateEpochEnd\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x03R\asession\x12!\n" +
 	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x1d\n" +
@@ -1170,7 +1210,10 @@ const file_leat_broker_v1_replication_service_proto_rawDesc = "" +
 	"last_epoch\x18\x03 \x01(\x05R\tlastEpoch\x12\x1d\n" +
 	"\n" +
 	"end_offset\x18\x04 \x01(\x03R\tendOffset\x12\x16\n" +
-	"\x06agreed\x18\x05 \x01(\bR\x06agreed\"\x94\x02\n" +
+	"\x06agreed\x18\x05 \x01(\bR\x06agreed\x12(\n" +
+	"\x10log_start_offset\x18\x06 \x01(\x03R\x0elogStartOffset\x12%\n" +
+	"\x0ehigh_watermark\x18\a \x01(\x03R\rhighWatermark\x128\n" +
+	"\x18tombstones_removed_below\x18\b \x01(\x03R\x16tombstonesRemovedBelow\"\x94\x02\n" +
 	"\x10ReplicateBatches\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x03R\asession\x12!\n" +
 	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x1f\n" +

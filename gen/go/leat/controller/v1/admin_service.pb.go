@@ -22,6 +22,117 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ElectionType is a kind of election.
+type ElectionType int32
+
+const (
+	// Not stated: invalid.
+	ElectionType_ELECTION_TYPE_UNSPECIFIED ElectionType = 0
+	// The first replica, from within the ISR.
+	ElectionType_ELECTION_TYPE_PREFERRED ElectionType = 1
+	// Where no member of ISR and ELR can lead: any replica that lives, the longest
+	// where that is known. Records are lost.
+	ElectionType_ELECTION_TYPE_UNCLEAN ElectionType = 2
+)
+
+// Enum value maps for ElectionType.
+var (
+	ElectionType_name = map[int32]string{
+		0: "ELECTION_TYPE_UNSPECIFIED",
+		1: "ELECTION_TYPE_PREFERRED",
+		2: "ELECTION_TYPE_UNCLEAN",
+	}
+	ElectionType_value = map[string]int32{
+		"ELECTION_TYPE_UNSPECIFIED": 0,
+		"ELECTION_TYPE_PREFERRED":   1,
+		"ELECTION_TYPE_UNCLEAN":     2,
+	}
+)
+
+func (x ElectionType) Enum() *ElectionType {
+	p := new(ElectionType)
+	*p = x
+	return p
+}
+
+func (x ElectionType) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ElectionType) Descriptor() protoreflect.EnumDescriptor {
+	return file_leat_controller_v1_admin_service_proto_enumTypes[0].Descriptor()
+}
+
+func (ElectionType) Type() protoreflect.EnumType {
+	return &file_leat_controller_v1_admin_service_proto_enumTypes[0]
+}
+
+func (x ElectionType) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ElectionType.Descriptor instead.
+func (ElectionType) EnumDescriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{0}
+}
+
+// ReassignmentAction is what to do with a running plan.
+type ReassignmentAction int32
+
+const (
+	// Not stated: invalid.
+	ReassignmentAction_REASSIGNMENT_ACTION_UNSPECIFIED ReassignmentAction = 0
+	// Let it rest.
+	ReassignmentAction_REASSIGNMENT_ACTION_PAUSE ReassignmentAction = 1
+	// Let it go on.
+	ReassignmentAction_REASSIGNMENT_ACTION_RESUME ReassignmentAction = 2
+	// Take it back: each partition keeps its former replicas.
+	ReassignmentAction_REASSIGNMENT_ACTION_CANCEL ReassignmentAction = 3
+)
+
+// Enum value maps for ReassignmentAction.
+var (
+	ReassignmentAction_name = map[int32]string{
+		0: "REASSIGNMENT_ACTION_UNSPECIFIED",
+		1: "REASSIGNMENT_ACTION_PAUSE",
+		2: "REASSIGNMENT_ACTION_RESUME",
+		3: "REASSIGNMENT_ACTION_CANCEL",
+	}
+	ReassignmentAction_value = map[string]int32{
+		"REASSIGNMENT_ACTION_UNSPECIFIED": 0,
+		"REASSIGNMENT_ACTION_PAUSE":       1,
+		"REASSIGNMENT_ACTION_RESUME":      2,
+		"REASSIGNMENT_ACTION_CANCEL":      3,
+	}
+)
+
+func (x ReassignmentAction) Enum() *ReassignmentAction {
+	p := new(ReassignmentAction)
+	*p = x
+	return p
+}
+
+func (x ReassignmentAction) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReassignmentAction) Descriptor() protoreflect.EnumDescriptor {
+	return file_leat_controller_v1_admin_service_proto_enumTypes[1].Descriptor()
+}
+
+func (ReassignmentAction) Type() protoreflect.EnumType {
+	return &file_leat_controller_v1_admin_service_proto_enumTypes[1]
+}
+
+func (x ReassignmentAction) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReassignmentAction.Descriptor instead.
+func (ReassignmentAction) EnumDescriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{1}
+}
+
 // CreateTopicsRequest asks for topics.
 type CreateTopicsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -544,6 +655,970 @@ func (x *AlterTopicResponse) GetPosition() *Position {
 	return nil
 }
 
+// ElectLeadersRequest asks for elections.
+type ElectLeadersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which leaders.
+	Type ElectionType `protobuf:"varint,1,opt,name=type,proto3,enum=leat.controller.v1.ElectionType" json:"type,omitempty"`
+	// Where; empty: every partition for preferred elections, refused for unclean
+	// ones.
+	Partitions    []*PartitionName `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ElectLeadersRequest) Reset() {
+	*x = ElectLeadersRequest{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ElectLeadersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ElectLeadersRequest) ProtoMessage() {}
+
+func (x *ElectLeadersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ElectLeadersRequest.ProtoReflect.Descriptor instead.
+func (*ElectLeadersRequest) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ElectLeadersRequest) GetType() ElectionType {
+	if x != nil {
+		return x.Type
+	}
+	return ElectionType_ELECTION_TYPE_UNSPECIFIED
+}
+
+func (x *ElectLeadersRequest) GetPartitions() []*PartitionName {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+// PartitionName names a partition by its topic's name.
+type PartitionName struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition number.
+	Partition     int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PartitionName) Reset() {
+	*x = PartitionName{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PartitionName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PartitionName) ProtoMessage() {}
+
+func (x *PartitionName) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PartitionName.ProtoReflect.Descriptor instead.
+func (*PartitionName) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PartitionName) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *PartitionName) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+// ElectLeadersResponse answers for every partition asked or, where all were
+// asked, for those that changed or could not.
+type ElectLeadersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One result for each partition.
+	Results []*ElectionResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	// Position at which the elections are seen.
+	Position      *Position `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ElectLeadersResponse) Reset() {
+	*x = ElectLeadersResponse{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ElectLeadersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ElectLeadersResponse) ProtoMessage() {}
+
+func (x *ElectLeadersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ElectLeadersResponse.ProtoReflect.Descriptor instead.
+func (*ElectLeadersResponse) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ElectLeadersResponse) GetResults() []*ElectionResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+func (x *ElectLeadersResponse) GetPosition() *Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
+// ElectionResult is what became of one election.
+type ElectionResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition.
+	Partition *PartitionName `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Its leader now; -1: none.
+	Leader int32 `protobuf:"varint,2,opt,name=leader,proto3" json:"leader,omitempty"`
+	// Whether it was changed.
+	Changed bool `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	// Set if the asked leader could not be elected.
+	Error         *v1.Error `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ElectionResult) Reset() {
+	*x = ElectionResult{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ElectionResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ElectionResult) ProtoMessage() {}
+
+func (x *ElectionResult) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ElectionResult.ProtoReflect.Descriptor instead.
+func (*ElectionResult) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ElectionResult) GetPartition() *PartitionName {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *ElectionResult) GetLeader() int32 {
+	if x != nil {
+		return x.Leader
+	}
+	return 0
+}
+
+func (x *ElectionResult) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *ElectionResult) GetError() *v1.Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// PlanReassignmentRequest says what is wanted.
+type PlanReassignmentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// New replicas of partitions, by hand; the first is preferred as leader.
+	Assignments []*ReplicaAssignment `protobuf:"bytes,1,rep,name=assignments,proto3" json:"assignments,omitempty"`
+	// Or: empty these brokers.
+	DrainBrokers []int32 `protobuf:"varint,2,rep,packed,name=drain_brokers,json=drainBrokers,proto3" json:"drain_brokers,omitempty"`
+	// Or: even the load out over all brokers.
+	Balance bool `protobuf:"varint,3,opt,name=balance,proto3" json:"balance,omitempty"`
+	// Change the number of replicas; 0: unchanged. With topics.
+	ReplicationFactor int32 `protobuf:"varint,4,opt,name=replication_factor,json=replicationFactor,proto3" json:"replication_factor,omitempty"`
+	// Topics to look at; empty: all, where none is assigned by hand.
+	Topics        []string `protobuf:"bytes,5,rep,name=topics,proto3" json:"topics,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanReassignmentRequest) Reset() {
+	*x = PlanReassignmentRequest{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanReassignmentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanReassignmentRequest) ProtoMessage() {}
+
+func (x *PlanReassignmentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanReassignmentRequest.ProtoReflect.Descriptor instead.
+func (*PlanReassignmentRequest) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PlanReassignmentRequest) GetAssignments() []*ReplicaAssignment {
+	if x != nil {
+		return x.Assignments
+	}
+	return nil
+}
+
+func (x *PlanReassignmentRequest) GetDrainBrokers() []int32 {
+	if x != nil {
+		return x.DrainBrokers
+	}
+	return nil
+}
+
+func (x *PlanReassignmentRequest) GetBalance() bool {
+	if x != nil {
+		return x.Balance
+	}
+	return false
+}
+
+func (x *PlanReassignmentRequest) GetReplicationFactor() int32 {
+	if x != nil {
+		return x.ReplicationFactor
+	}
+	return 0
+}
+
+func (x *PlanReassignmentRequest) GetTopics() []string {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+// ReplicaAssignment gives a partition its replicas.
+type ReplicaAssignment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition.
+	Partition *PartitionName `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Its replicas; the first is preferred as leader.
+	Replicas      []int32 `protobuf:"varint,2,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaAssignment) Reset() {
+	*x = ReplicaAssignment{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaAssignment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaAssignment) ProtoMessage() {}
+
+func (x *ReplicaAssignment) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaAssignment.ProtoReflect.Descriptor instead.
+func (*ReplicaAssignment) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ReplicaAssignment) GetPartition() *PartitionName {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *ReplicaAssignment) GetReplicas() []int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+// PlanReassignmentResponse is a plan, to be applied by its id.
+type PlanReassignmentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the plan; it goes stale when the partitions change meanwhile.
+	PlanId string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// The moves.
+	Moves []*ReassignmentMove `protobuf:"bytes,2,rep,name=moves,proto3" json:"moves,omitempty"`
+	// Position that the plan was made at.
+	Position      *Position `protobuf:"bytes,3,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanReassignmentResponse) Reset() {
+	*x = PlanReassignmentResponse{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanReassignmentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanReassignmentResponse) ProtoMessage() {}
+
+func (x *PlanReassignmentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanReassignmentResponse.ProtoReflect.Descriptor instead.
+func (*PlanReassignmentResponse) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *PlanReassignmentResponse) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *PlanReassignmentResponse) GetMoves() []*ReassignmentMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *PlanReassignmentResponse) GetPosition() *Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
+// ReassignmentMove is what becomes of one partition.
+type ReassignmentMove struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition.
+	Partition *PartitionName `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Its replicas before.
+	From []int32 `protobuf:"varint,2,rep,packed,name=from,proto3" json:"from,omitempty"`
+	// Its replicas after.
+	To []int32 `protobuf:"varint,3,rep,packed,name=to,proto3" json:"to,omitempty"`
+	// Members of the result that are in sync already.
+	InSync        int32 `protobuf:"varint,4,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReassignmentMove) Reset() {
+	*x = ReassignmentMove{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReassignmentMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReassignmentMove) ProtoMessage() {}
+
+func (x *ReassignmentMove) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReassignmentMove.ProtoReflect.Descriptor instead.
+func (*ReassignmentMove) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ReassignmentMove) GetPartition() *PartitionName {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *ReassignmentMove) GetFrom() []int32 {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *ReassignmentMove) GetTo() []int32 {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *ReassignmentMove) GetInSync() int32 {
+	if x != nil {
+		return x.InSync
+	}
+	return 0
+}
+
+// ApplyReassignmentRequest begins a plan.
+type ApplyReassignmentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id that PlanReassignment gave.
+	PlanId string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// The plan's moves, as given.
+	Moves         []*ReassignmentMove `protobuf:"bytes,2,rep,name=moves,proto3" json:"moves,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyReassignmentRequest) Reset() {
+	*x = ApplyReassignmentRequest{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyReassignmentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyReassignmentRequest) ProtoMessage() {}
+
+func (x *ApplyReassignmentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyReassignmentRequest.ProtoReflect.Descriptor instead.
+func (*ApplyReassignmentRequest) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ApplyReassignmentRequest) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *ApplyReassignmentRequest) GetMoves() []*ReassignmentMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+// ApplyReassignmentResponse tells where it began.
+type ApplyReassignmentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Position at which the partitions have the union of their replicas.
+	Position      *Position `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyReassignmentResponse) Reset() {
+	*x = ApplyReassignmentResponse{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyReassignmentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyReassignmentResponse) ProtoMessage() {}
+
+func (x *ApplyReassignmentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyReassignmentResponse.ProtoReflect.Descriptor instead.
+func (*ApplyReassignmentResponse) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ApplyReassignmentResponse) GetPosition() *Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
+// ListReassignmentsRequest is empty.
+type ListReassignmentsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListReassignmentsRequest) Reset() {
+	*x = ListReassignmentsRequest{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListReassignmentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListReassignmentsRequest) ProtoMessage() {}
+
+func (x *ListReassignmentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListReassignmentsRequest.ProtoReflect.Descriptor instead.
+func (*ListReassignmentsRequest) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{18}
+}
+
+// ListReassignmentsResponse tells what is being reassigned.
+type ListReassignmentsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By plan id, topic and partition.
+	Reassignments []*Reassignment `protobuf:"bytes,1,rep,name=reassignments,proto3" json:"reassignments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListReassignmentsResponse) Reset() {
+	*x = ListReassignmentsResponse{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListReassignmentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListReassignmentsResponse) ProtoMessage() {}
+
+func (x *ListReassignmentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListReassignmentsResponse.ProtoReflect.Descriptor instead.
+func (*ListReassignmentsResponse) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ListReassignmentsResponse) GetReassignments() []*Reassignment {
+	if x != nil {
+		return x.Reassignments
+	}
+	return nil
+}
+
+// Reassignment is one running plan.
+type Reassignment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the plan.
+	PlanId string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// Partitions that are not done.
+	Moves []*ReassignmentMove `protobuf:"bytes,2,rep,name=moves,proto3" json:"moves,omitempty"`
+	// It rests: nothing more of it begins or completes.
+	Paused bool `protobuf:"varint,3,opt,name=paused,proto3" json:"paused,omitempty"`
+	// It is being taken back.
+	Cancelling    bool `protobuf:"varint,4,opt,name=cancelling,proto3" json:"cancelling,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reassignment) Reset() {
+	*x = Reassignment{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reassignment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reassignment) ProtoMessage() {}
+
+func (x *Reassignment) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reassignment.ProtoReflect.Descriptor instead.
+func (*Reassignment) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Reassignment) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *Reassignment) GetMoves() []*ReassignmentMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *Reassignment) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *Reassignment) GetCancelling() bool {
+	if x != nil {
+		return x.Cancelling
+	}
+	return false
+}
+
+// ControlReassignmentRequest changes a running plan.
+type ControlReassignmentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the plan.
+	PlanId string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// What to do.
+	Action        ReassignmentAction `protobuf:"varint,2,opt,name=action,proto3,enum=leat.controller.v1.ReassignmentAction" json:"action,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ControlReassignmentRequest) Reset() {
+	*x = ControlReassignmentRequest{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlReassignmentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlReassignmentRequest) ProtoMessage() {}
+
+func (x *ControlReassignmentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlReassignmentRequest.ProtoReflect.Descriptor instead.
+func (*ControlReassignmentRequest) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ControlReassignmentRequest) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *ControlReassignmentRequest) GetAction() ReassignmentAction {
+	if x != nil {
+		return x.Action
+	}
+	return ReassignmentAction_REASSIGNMENT_ACTION_UNSPECIFIED
+}
+
+// ControlReassignmentResponse tells where it took effect.
+type ControlReassignmentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Position from which on it is so.
+	Position      *Position `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ControlReassignmentResponse) Reset() {
+	*x = ControlReassignmentResponse{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlReassignmentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlReassignmentResponse) ProtoMessage() {}
+
+func (x *ControlReassignmentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlReassignmentResponse.ProtoReflect.Descriptor instead.
+func (*ControlReassignmentResponse) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ControlReassignmentResponse) GetPosition() *Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
+// RemoveBrokerRequest names a broker.
+type RemoveBrokerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id.
+	Broker        int32 `protobuf:"varint,1,opt,name=broker,proto3" json:"broker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveBrokerRequest) Reset() {
+	*x = RemoveBrokerRequest{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveBrokerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveBrokerRequest) ProtoMessage() {}
+
+func (x *RemoveBrokerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveBrokerRequest.ProtoReflect.Descriptor instead.
+func (*RemoveBrokerRequest) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RemoveBrokerRequest) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+// RemoveBrokerResponse tells where it took effect.
+type RemoveBrokerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Position at which the broker's record is gone.
+	Position      *Position `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveBrokerResponse) Reset() {
+	*x = RemoveBrokerResponse{}
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveBrokerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveBrokerResponse) ProtoMessage() {}
+
+func (x *RemoveBrokerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveBrokerResponse.ProtoReflect.Descriptor instead.
+func (*RemoveBrokerResponse) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *RemoveBrokerResponse) GetPosition() *Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
 // DescribeClusterRequest is empty.
 type DescribeClusterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -553,7 +1628,7 @@ type DescribeClusterRequest struct {
 
 func (x *DescribeClusterRequest) Reset() {
 	*x = DescribeClusterRequest{}
-	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[8]
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -565,7 +1640,7 @@ func (x *DescribeClusterRequest) String() string {
 func (*DescribeClusterRequest) ProtoMessage() {}
 
 func (x *DescribeClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[8]
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -578,7 +1653,7 @@ func (x *DescribeClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeClusterRequest.ProtoReflect.Descriptor instead.
 func (*DescribeClusterRequest) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{8}
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{25}
 }
 
 // DescribeClusterResponse is the elected controller's view.
@@ -612,7 +1687,7 @@ type DescribeClusterResponse struct {
 
 func (x *DescribeClusterResponse) Reset() {
 	*x = DescribeClusterResponse{}
-	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[9]
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +1699,7 @@ func (x *DescribeClusterResponse) String() string {
 func (*DescribeClusterResponse) ProtoMessage() {}
 
 func (x *DescribeClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[9]
+	mi := &file_leat_controller_v1_admin_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +1712,7 @@ func (x *DescribeClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeClusterResponse.ProtoReflect.Descriptor instead.
 func (*DescribeClusterResponse) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{9}
+	return file_leat_controller_v1_admin_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DescribeClusterResponse) GetClusterId() string {
@@ -773,6 +1848,64 @@ const file_leat_controller_v1_admin_service_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\r\n" +
 	"\v_partitions\"N\n" +
 	"\x12AlterTopicResponse\x128\n" +
+	"\bposition\x18\x01 \x01(\v2\x1c.leat.controller.v1.PositionR\bposition\"\x8e\x01\n" +
+	"\x13ElectLeadersRequest\x124\n" +
+	"\x04type\x18\x01 \x01(\x0e2 .leat.controller.v1.ElectionTypeR\x04type\x12A\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\v2!.leat.controller.v1.PartitionNameR\n" +
+	"partitions\"C\n" +
+	"\rPartitionName\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\"\x8e\x01\n" +
+	"\x14ElectLeadersResponse\x12<\n" +
+	"\aresults\x18\x01 \x03(\v2\".leat.controller.v1.ElectionResultR\aresults\x128\n" +
+	"\bposition\x18\x02 \x01(\v2\x1c.leat.controller.v1.PositionR\bposition\"\xae\x01\n" +
+	"\x0eElectionResult\x12?\n" +
+	"\tpartition\x18\x01 \x01(\v2!.leat.controller.v1.PartitionNameR\tpartition\x12\x16\n" +
+	"\x06leader\x18\x02 \x01(\x05R\x06leader\x12\x18\n" +
+	"\achanged\x18\x03 \x01(\bR\achanged\x12)\n" +
+	"\x05error\x18\x04 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"\xe8\x01\n" +
+	"\x17PlanReassignmentRequest\x12G\n" +
+	"\vassignments\x18\x01 \x03(\v2%.leat.controller.v1.ReplicaAssignmentR\vassignments\x12#\n" +
+	"\rdrain_brokers\x18\x02 \x03(\x05R\fdrainBrokers\x12\x18\n" +
+	"\abalance\x18\x03 \x01(\bR\abalance\x12-\n" +
+	"\x12replication_factor\x18\x04 \x01(\x05R\x11replicationFactor\x12\x16\n" +
+	"\x06topics\x18\x05 \x03(\tR\x06topics\"p\n" +
+	"\x11ReplicaAssignment\x12?\n" +
+	"\tpartition\x18\x01 \x01(\v2!.leat.controller.v1.PartitionNameR\tpartition\x12\x1a\n" +
+	"\breplicas\x18\x02 \x03(\x05R\breplicas\"\xa9\x01\n" +
+	"\x18PlanReassignmentResponse\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12:\n" +
+	"\x05moves\x18\x02 \x03(\v2$.leat.controller.v1.ReassignmentMoveR\x05moves\x128\n" +
+	"\bposition\x18\x03 \x01(\v2\x1c.leat.controller.v1.PositionR\bposition\"\x90\x01\n" +
+	"\x10ReassignmentMove\x12?\n" +
+	"\tpartition\x18\x01 \x01(\v2!.leat.controller.v1.PartitionNameR\tpartition\x12\x12\n" +
+	"\x04from\x18\x02 \x03(\x05R\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x03(\x05R\x02to\x12\x17\n" +
+	"\ain_sync\x18\x04 \x01(\x05R\x06inSync\"o\n" +
+	"\x18ApplyReassignmentRequest\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12:\n" +
+	"\x05moves\x18\x02 \x03(\v2$.leat.controller.v1.ReassignmentMoveR\x05moves\"U\n" +
+	"\x19ApplyReassignmentResponse\x128\n" +
+	"\bposition\x18\x01 \x01(\v2\x1c.leat.controller.v1.PositionR\bposition\"\x1a\n" +
+	"\x18ListReassignmentsRequest\"c\n" +
+	"\x19ListReassignmentsResponse\x12F\n" +
+	"\rreassignments\x18\x01 \x03(\v2 .leat.controller.v1.ReassignmentR\rreassignments\"\x9b\x01\n" +
+	"\fReassignment\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12:\n" +
+	"\x05moves\x18\x02 \x03(\v2$.leat.controller.v1.ReassignmentMoveR\x05moves\x12\x16\n" +
+	"\x06paused\x18\x03 \x01(\bR\x06paused\x12\x1e\n" +
+	"\n" +
+	"cancelling\x18\x04 \x01(\bR\n" +
+	"cancelling\"u\n" +
+	"\x1aControlReassignmentRequest\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12>\n" +
+	"\x06action\x18\x02 \x01(\x0e2&.leat.controller.v1.ReassignmentActionR\x06action\"W\n" +
+	"\x1bControlReassignmentResponse\x128\n" +
+	"\bposition\x18\x01 \x01(\v2\x1c.leat.controller.v1.PositionR\bposition\"-\n" +
+	"\x13RemoveBrokerRequest\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\"P\n" +
+	"\x14RemoveBrokerResponse\x128\n" +
 	"\bposition\x18\x01 \x01(\v2\x1c.leat.controller.v1.PositionR\bposition\"\x18\n" +
 	"\x16DescribeClusterRequest\"\xb9\x05\n" +
 	"\x17DescribeClusterResponse\x12\x1d\n" +
@@ -793,12 +1926,27 @@ const file_leat_controller_v1_admin_service_proto_rawDesc = "" +
 	"\thandshake\x18\v \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x1aA\n" +
 	"\x13DefaultConfigsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x012\x9d\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*e\n" +
+	"\fElectionType\x12\x1d\n" +
+	"\x19ELECTION_TYPE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17ELECTION_TYPE_PREFERRED\x10\x01\x12\x19\n" +
+	"\x15ELECTION_TYPE_UNCLEAN\x10\x02*\x98\x01\n" +
+	"\x12ReassignmentAction\x12#\n" +
+	"\x1fREASSIGNMENT_ACTION_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19REASSIGNMENT_ACTION_PAUSE\x10\x01\x12\x1e\n" +
+	"\x1aREASSIGNMENT_ACTION_RESUME\x10\x02\x12\x1e\n" +
+	"\x1aREASSIGNMENT_ACTION_CANCEL\x10\x032\xae\b\n" +
 	"\fAdminService\x12a\n" +
 	"\fCreateTopics\x12'.leat.controller.v1.CreateTopicsRequest\x1a(.leat.controller.v1.CreateTopicsResponse\x12a\n" +
 	"\fDeleteTopics\x12'.leat.controller.v1.DeleteTopicsRequest\x1a(.leat.controller.v1.DeleteTopicsResponse\x12[\n" +
 	"\n" +
-	"AlterTopic\x12%.leat.controller.v1.AlterTopicRequest\x1a&.leat.controller.v1.AlterTopicResponse\x12j\n" +
+	"AlterTopic\x12%.leat.controller.v1.AlterTopicRequest\x1a&.leat.controller.v1.AlterTopicResponse\x12a\n" +
+	"\fElectLeaders\x12'.leat.controller.v1.ElectLeadersRequest\x1a(.leat.controller.v1.ElectLeadersResponse\x12m\n" +
+	"\x10PlanReassignment\x12+.leat.controller.v1.PlanReassignmentRequest\x1a,.leat.controller.v1.PlanReassignmentResponse\x12p\n" +
+	"\x11ApplyReassignment\x12,.leat.controller.v1.ApplyReassignmentRequest\x1a-.leat.controller.v1.ApplyReassignmentResponse\x12p\n" +
+	"\x11ListReassignments\x12,.leat.controller.v1.ListReassignmentsRequest\x1a-.leat.controller.v1.ListReassignmentsResponse\x12v\n" +
+	"\x13ControlReassignment\x12..leat.controller.v1.ControlReassignmentRequest\x1a/.leat.controller.v1.ControlReassignmentResponse\x12a\n" +
+	"\fRemoveBroker\x12'.leat.controller.v1.RemoveBrokerRequest\x1a(.leat.controller.v1.RemoveBrokerResponse\x12j\n" +
 	"\x0fDescribeCluster\x12*.leat.controller.v1.DescribeClusterRequest\x1a+.leat.controller.v1.DescribeClusterResponseB\xd5\x01\n" +
 	"\x16com.leat.controller.v1B\x11AdminServiceProtoP\x01Z>github.com/leat-io/leat/gen/go/leat/controller/v1;controllerv1\xa2\x02\x03LCX\xaa\x02\x12Leat.Controller.V1\xca\x02\x12Leat\\Controller\\V1\xe2\x02\x1eLeat\\Controller\\V1\\GPBMetadata\xea\x02\x14Leat::Controller::V1b\x06proto3"
 
@@ -814,57 +1962,107 @@ func file_leat_controller_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_leat_controller_v1_admin_service_proto_rawDescData
 }
 
-var file_leat_controller_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_leat_controller_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_leat_controller_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_leat_controller_v1_admin_service_proto_goTypes = []any{
-	(*CreateTopicsRequest)(nil),     // 0: leat.controller.v1.CreateTopicsRequest
-	(*NewTopic)(nil),                // 1: leat.controller.v1.NewTopic
-	(*CreateTopicsResponse)(nil),    // 2: leat.controller.v1.CreateTopicsResponse
-	(*TopicResult)(nil),             // 3: leat.controller.v1.TopicResult
-	(*DeleteTopicsRequest)(nil),     // 4: leat.controller.v1.DeleteTopicsRequest
-	(*DeleteTopicsResponse)(nil),    // 5: leat.controller.v1.DeleteTopicsResponse
-	(*AlterTopicRequest)(nil),       // 6: leat.controller.v1.AlterTopicRequest
-	(*AlterTopicResponse)(nil),      // 7: leat.controller.v1.AlterTopicResponse
-	(*DescribeClusterRequest)(nil),  // 8: leat.controller.v1.DescribeClusterRequest
-	(*DescribeClusterResponse)(nil), // 9: leat.controller.v1.DescribeClusterResponse
-	nil,                             // 10: leat.controller.v1.NewTopic.ConfigsEntry
-	nil,                             // 11: leat.controller.v1.AlterTopicRequest.SetConfigsEntry
-	nil,                             // 12: leat.controller.v1.DescribeClusterResponse.DefaultConfigsEntry
-	(*Position)(nil),                // 13: leat.controller.v1.Position
-	(*v1.Error)(nil),                // 14: leat.type.v1.Error
-	(*ControllerLeader)(nil),        // 15: leat.controller.v1.ControllerLeader
-	(*Registration)(nil),            // 16: leat.controller.v1.Registration
-	(*Broker)(nil),                  // 17: leat.controller.v1.Broker
-	(*v1.Handshake)(nil),            // 18: leat.type.v1.Handshake
+	(ElectionType)(0),                   // 0: leat.controller.v1.ElectionType
+	(ReassignmentAction)(0),             // 1: leat.controller.v1.ReassignmentAction
+	(*CreateTopicsRequest)(nil),         // 2: leat.controller.v1.CreateTopicsRequest
+	(*NewTopic)(nil),                    // 3: leat.controller.v1.NewTopic
+	(*CreateTopicsResponse)(nil),        // 4: leat.controller.v1.CreateTopicsResponse
+	(*TopicResult)(nil),                 // 5: leat.controller.v1.TopicResult
+	(*DeleteTopicsRequest)(nil),         // 6: leat.controller.v1.DeleteTopicsRequest
+	(*DeleteTopicsResponse)(nil),        // 7: leat.controller.v1.DeleteTopicsResponse
+	(*AlterTopicRequest)(nil),           // 8: leat.controller.v1.AlterTopicRequest
+	(*AlterTopicResponse)(nil),          // 9: leat.controller.v1.AlterTopicResponse
+	(*ElectLeadersRequest)(nil),         // 10: leat.controller.v1.ElectLeadersRequest
+	(*PartitionName)(nil),               // 11: leat.controller.v1.PartitionName
+	(*ElectLeadersResponse)(nil),        // 12: leat.controller.v1.ElectLeadersResponse
+	(*ElectionResult)(nil),              // 13: leat.controller.v1.ElectionResult
+	(*PlanReassignmentRequest)(nil),     // 14: leat.controller.v1.PlanReassignmentRequest
+	(*ReplicaAssignment)(nil),           // 15: leat.controller.v1.ReplicaAssignment
+	(*PlanReassignmentResponse)(nil),    // 16: leat.controller.v1.PlanReassignmentResponse
+	(*ReassignmentMove)(nil),            // 17: leat.controller.v1.ReassignmentMove
+	(*ApplyReassignmentRequest)(nil),    // 18: leat.controller.v1.ApplyReassignmentRequest
+	(*ApplyReassignmentResponse)(nil),   // 19: leat.controller.v1.ApplyReassignmentResponse
+	(*ListReassignmentsRequest)(nil),    // 20: leat.controller.v1.ListReassignmentsRequest
+	(*ListReassignmentsResponse)(nil),   // 21: leat.controller.v1.ListReassignmentsResponse
+	(*Reassignment)(nil),                // 22: leat.controller.v1.Reassignment
+	(*ControlReassignmentRequest)(nil),  // 23: leat.controller.v1.ControlReassignmentRequest
+	(*ControlReassignmentResponse)(nil), // 24: leat.controller.v1.ControlReassignmentResponse
+	(*RemoveBrokerRequest)(nil),         // 25: leat.controller.v1.RemoveBrokerRequest
+	(*RemoveBrokerResponse)(nil),        // 26: leat.controller.v1.RemoveBrokerResponse
+	(*DescribeClusterRequest)(nil),      // 27: leat.controller.v1.DescribeClusterRequest
+	(*DescribeClusterResponse)(nil),     // 28: leat.controller.v1.DescribeClusterResponse
+	nil,                                 // 29: leat.controller.v1.NewTopic.ConfigsEntry
+	nil,                                 // 30: leat.controller.v1.AlterTopicRequest.SetConfigsEntry
+	nil,                                 // 31: leat.controller.v1.DescribeClusterResponse.DefaultConfigsEntry
+	(*Position)(nil),                    // 32: leat.controller.v1.Position
+	(*v1.Error)(nil),                    // 33: leat.type.v1.Error
+	(*ControllerLeader)(nil),            // 34: leat.controller.v1.ControllerLeader
+	(*Registration)(nil),                // 35: leat.controller.v1.Registration
+	(*Broker)(nil),                      // 36: leat.controller.v1.Broker
+	(*v1.Handshake)(nil),                // 37: leat.type.v1.Handshake
 }
 var file_leat_controller_v1_admin_service_proto_depIdxs = []int32{
-	1,  // 0: leat.controller.v1.CreateTopicsRequest.topics:type_name -> leat.controller.v1.NewTopic
-	10, // 1: leat.controller.v1.NewTopic.configs:type_name -> leat.controller.v1.NewTopic.ConfigsEntry
-	3,  // 2: leat.controller.v1.CreateTopicsResponse.results:type_name -> leat.controller.v1.TopicResult
-	13, // 3: leat.controller.v1.CreateTopicsResponse.position:type_name -> leat.controller.v1.Position
-	14, // 4: leat.controller.v1.TopicResult.error:type_name -> leat.type.v1.Error
-	3,  // 5: leat.controller.v1.DeleteTopicsResponse.results:type_name -> leat.controller.v1.TopicResult
-	13, // 6: leat.controller.v1.DeleteTopicsResponse.position:type_name -> leat.controller.v1.Position
-	11, // 7: leat.controller.v1.AlterTopicRequest.set_configs:type_name -> leat.controller.v1.AlterTopicRequest.SetConfigsEntry
-	13, // 8: leat.controller.v1.AlterTopicResponse.position:type_name -> leat.controller.v1.Position
-	13, // 9: leat.controller.v1.DescribeClusterResponse.position:type_name -> leat.controller.v1.Position
-	15, // 10: leat.controller.v1.DescribeClusterResponse.leader:type_name -> leat.controller.v1.ControllerLeader
-	16, // 11: leat.controller.v1.DescribeClusterResponse.registrations:type_name -> leat.controller.v1.Registration
-	17, // 12: leat.controller.v1.DescribeClusterResponse.brokers:type_name -> leat.controller.v1.Broker
-	12, // 13: leat.controller.v1.DescribeClusterResponse.default_configs:type_name -> leat.controller.v1.DescribeClusterResponse.DefaultConfigsEntry
-	18, // 14: leat.controller.v1.DescribeClusterResponse.handshake:type_name -> leat.type.v1.Handshake
-	0,  // 15: leat.controller.v1.AdminService.CreateTopics:input_type -> leat.controller.v1.CreateTopicsRequest
-	4,  // 16: leat.controller.v1.AdminService.DeleteTopics:input_type -> leat.controller.v1.DeleteTopicsRequest
-	6,  // 17: leat.controller.v1.AdminService.AlterTopic:input_type -> leat.controller.v1.AlterTopicRequest
-	8,  // 18: leat.controller.v1.AdminService.DescribeCluster:input_type -> leat.controller.v1.DescribeClusterRequest
-	2,  // 19: leat.controller.v1.AdminService.CreateTopics:output_type -> leat.controller.v1.CreateTopicsResponse
-	5,  // 20: leat.controller.v1.AdminService.DeleteTopics:output_type -> leat.controller.v1.DeleteTopicsResponse
-	7,  // 21: leat.controller.v1.AdminService.AlterTopic:output_type -> leat.controller.v1.AlterTopicResponse
-	9,  // 22: leat.controller.v1.AdminService.DescribeCluster:output_type -> leat.controller.v1.DescribeClusterResponse
-	19, // [19:23] is the sub-list for method output_type
-	15, // [15:19] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	3,  // 0: leat.controller.v1.CreateTopicsRequest.topics:type_name -> leat.controller.v1.NewTopic
+	29, // 1: leat.controller.v1.NewTopic.configs:type_name -> leat.controller.v1.NewTopic.ConfigsEntry
+	5,  // 2: leat.controller.v1.CreateTopicsResponse.results:type_name -> leat.controller.v1.TopicResult
+	32, // 3: leat.controller.v1.CreateTopicsResponse.position:type_name -> leat.controller.v1.Position
+	33, // 4: leat.controller.v1.TopicResult.error:type_name -> leat.type.v1.Error
+	5,  // 5: leat.controller.v1.DeleteTopicsResponse.results:type_name -> leat.controller.v1.TopicResult
+	32, // 6: leat.controller.v1.DeleteTopicsResponse.position:type_name -> leat.controller.v1.Position
+	30, // 7: leat.controller.v1.AlterTopicRequest.set_configs:type_name -> leat.controller.v1.AlterTopicRequest.SetConfigsEntry
+	32, // 8: leat.controller.v1.AlterTopicResponse.position:type_name -> leat.controller.v1.Position
+	0,  // 9: leat.controller.v1.ElectLeadersRequest.type:type_name -> leat.controller.v1.ElectionType
+	11, // 10: leat.controller.v1.ElectLeadersRequest.partitions:type_name -> leat.controller.v1.PartitionName
+	13, // 11: leat.controller.v1.ElectLeadersResponse.results:type_name -> leat.controller.v1.ElectionResult
+	32, // 12: leat.controller.v1.ElectLeadersResponse.position:type_name -> leat.controller.v1.Position
+	11, // 13: leat.controller.v1.ElectionResult.partition:type_name -> leat.controller.v1.PartitionName
+	33, // 14: leat.controller.v1.ElectionResult.error:type_name -> leat.type.v1.Error
+	15, // 15: leat.controller.v1.PlanReassignmentRequest.assignments:type_name -> leat.controller.v1.ReplicaAssignment
+	11, // 16: leat.controller.v1.ReplicaAssignment.partition:type_name -> leat.controller.v1.PartitionName
+	17, // 17: leat.controller.v1.PlanReassignmentResponse.moves:type_name -> leat.controller.v1.ReassignmentMove
+	32, // 18: leat.controller.v1.PlanReassignmentResponse.position:type_name -> leat.controller.v1.Position
+	11, // 19: leat.controller.v1.ReassignmentMove.partition:type_name -> leat.controller.v1.PartitionName
+	17, // 20: leat.controller.v1.ApplyReassignmentRequest.moves:type_name -> leat.controller.v1.ReassignmentMove
+	32, // 21: leat.controller.v1.ApplyReassignmentResponse.position:type_name -> leat.controller.v1.Position
+	22, // 22: leat.controller.v1.ListReassignmentsResponse.reassignments:type_name -> leat.controller.v1.Reassignment
+	17, // 23: leat.controller.v1.Reassignment.moves:type_name -> leat.controller.v1.ReassignmentMove
+	1,  // 24: leat.controller.v1.ControlReassignmentRequest.action:type_name -> leat.controller.v1.ReassignmentAction
+	32, // 25: leat.controller.v1.ControlReassignmentResponse.position:type_name -> leat.controller.v1.Position
+	32, // 26: leat.controller.v1.RemoveBrokerResponse.position:type_name -> leat.controller.v1.Position
+	32, // 27: leat.controller.v1.DescribeClusterResponse.position:type_name -> leat.controller.v1.Position
+	34, // 28: leat.controller.v1.DescribeClusterResponse.leader:type_name -> leat.controller.v1.ControllerLeader
+	35, // 29: leat.controller.v1.DescribeClusterResponse.registrations:type_name -> leat.controller.v1.Registration
+	36, // 30: leat.controller.v1.DescribeClusterResponse.brokers:type_name -> leat.controller.v1.Broker
+	31, // 31: leat.controller.v1.DescribeClusterResponse.default_configs:type_name -> leat.controller.v1.DescribeClusterResponse.DefaultConfigsEntry
+	37, // 32: leat.controller.v1.DescribeClusterResponse.handshake:type_name -> leat.type.v1.Handshake
+	2,  // 33: leat.controller.v1.AdminService.CreateTopics:input_type -> leat.controller.v1.CreateTopicsRequest
+	6,  // 34: leat.controller.v1.AdminService.DeleteTopics:input_type -> leat.controller.v1.DeleteTopicsRequest
+	8,  // 35: leat.controller.v1.AdminService.AlterTopic:input_type -> leat.controller.v1.AlterTopicRequest
+	10, // 36: leat.controller.v1.AdminService.ElectLeaders:input_type -> leat.controller.v1.ElectLeadersRequest
+	14, // 37: leat.controller.v1.AdminService.PlanReassignment:input_type -> leat.controller.v1.PlanReassignmentRequest
+	18, // 38: leat.controller.v1.AdminService.ApplyReassignment:input_type -> leat.controller.v1.ApplyReassignmentRequest
+	20, // 39: leat.controller.v1.AdminService.ListReassignments:input_type -> leat.controller.v1.ListReassignmentsRequest
+	23, // 40: leat.controller.v1.AdminService.ControlReassignment:input_type -> leat.controller.v1.ControlReassignmentRequest
+	25, // 41: leat.controller.v1.AdminService.RemoveBroker:input_type -> leat.controller.v1.RemoveBrokerRequest
+	27, // 42: leat.controller.v1.AdminService.DescribeCluster:input_type -> leat.controller.v1.DescribeClusterRequest
+	4,  // 43: leat.controller.v1.AdminService.CreateTopics:output_type -> leat.controller.v1.CreateTopicsResponse
+	7,  // 44: leat.controller.v1.AdminService.DeleteTopics:output_type -> leat.controller.v1.DeleteTopicsResponse
+	9,  // 45: leat.controller.v1.AdminService.AlterTopic:output_type -> leat.controller.v1.AlterTopicResponse
+	12, // 46: leat.controller.v1.AdminService.ElectLeaders:output_type -> leat.controller.v1.ElectLeadersResponse
+	16, // 47: leat.controller.v1.AdminService.PlanReassignment:output_type -> leat.controller.v1.PlanReassignmentResponse
+	19, // 48: leat.controller.v1.AdminService.ApplyReassignment:output_type -> leat.controller.v1.ApplyReassignmentResponse
+	21, // 49: leat.controller.v1.AdminService.ListReassignments:output_type -> leat.controller.v1.ListReassignmentsResponse
+	24, // 50: leat.controller.v1.AdminService.ControlReassignment:output_type -> leat.controller.v1.ControlReassignmentResponse
+	26, // 51: leat.controller.v1.AdminService.RemoveBroker:output_type -> leat.controller.v1.RemoveBrokerResponse
+	28, // 52: leat.controller.v1.AdminService.DescribeCluster:output_type -> leat.controller.v1.DescribeClusterResponse
+	43, // [43:53] is the sub-list for method output_type
+	33, // [33:43] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_leat_controller_v1_admin_service_proto_init() }
@@ -880,13 +2078,14 @@ func file_leat_controller_v1_admin_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_controller_v1_admin_service_proto_rawDesc), len(file_leat_controller_v1_admin_service_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   13,
+			NumEnums:      2,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_leat_controller_v1_admin_service_proto_goTypes,
 		DependencyIndexes: file_leat_controller_v1_admin_service_proto_depIdxs,
+		EnumInfos:         file_leat_controller_v1_admin_service_proto_enumTypes,
 		MessageInfos:      file_leat_controller_v1_admin_service_proto_msgTypes,
 	}.Build()
 	File_leat_controller_v1_admin_service_proto = out.File

@@ -19,10 +19,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_CreateTopics_FullMethodName    = "/leat.controller.v1.AdminService/CreateTopics"
-	AdminService_DeleteTopics_FullMethodName    = "/leat.controller.v1.AdminService/DeleteTopics"
-	AdminService_AlterTopic_FullMethodName      = "/leat.controller.v1.AdminService/AlterTopic"
-	AdminService_DescribeCluster_FullMethodName = "/leat.controller.v1.AdminService/DescribeCluster"
+	AdminService_CreateTopics_FullMethodName        = "/leat.controller.v1.AdminService/CreateTopics"
+	AdminService_DeleteTopics_FullMethodName        = "/leat.controller.v1.AdminService/DeleteTopics"
+	AdminService_AlterTopic_FullMethodName          = "/leat.controller.v1.AdminService/AlterTopic"
+	AdminService_ElectLeaders_FullMethodName        = "/leat.controller.v1.AdminService/ElectLeaders"
+	AdminService_PlanReassignment_FullMethodName    = "/leat.controller.v1.AdminService/PlanReassignment"
+	AdminService_ApplyReassignment_FullMethodName   = "/leat.controller.v1.AdminService/ApplyReassignment"
+	AdminService_ListReassignments_FullMethodName   = "/leat.controller.v1.AdminService/ListReassignments"
+	AdminService_ControlReassignment_FullMethodName = "/leat.controller.v1.AdminService/ControlReassignment"
+	AdminService_RemoveBroker_FullMethodName        = "/leat.controller.v1.AdminService/RemoveBroker"
+	AdminService_DescribeCluster_FullMethodName     = "/leat.controller.v1.AdminService/DescribeCluster"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -41,6 +47,20 @@ type AdminServiceClient interface {
 	// AlterTopic changes configs and adds partitions, all or nothing. Retrying
 	// with the same request id is safe.
 	AlterTopic(ctx context.Context, in *AlterTopicRequest, opts ...grpc.CallOption) (*AlterTopicResponse, error)
+	// ElectLeaders elects leaders of partitions: preferred ones, or, by an operator's
+	// will, unclean ones that lose records.
+	ElectLeaders(ctx context.Context, in *ElectLeadersRequest, opts ...grpc.CallOption) (*ElectLeadersResponse, error)
+	// PlanReassignment says what a reassignment would move; it changes nothing.
+	PlanReassignment(ctx context.Context, in *PlanReassignmentRequest, opts ...grpc.CallOption) (*PlanReassignmentResponse, error)
+	// ApplyReassignment begins a planned reassignment. Retrying with the same plan
+	// id is safe.
+	ApplyReassignment(ctx context.Context, in *ApplyReassignmentRequest, opts ...grpc.CallOption) (*ApplyReassignmentResponse, error)
+	// ListReassignments tells what is being reassigned. Idempotent.
+	ListReassignments(ctx context.Context, in *ListReassignmentsRequest, opts ...grpc.CallOption) (*ListReassignmentsResponse, error)
+	// ControlReassignment pauses, resumes or cancels a reassignment. Idempotent.
+	ControlReassignment(ctx context.Context, in *ControlReassignmentRequest, opts ...grpc.CallOption) (*ControlReassignmentResponse, error)
+	// RemoveBroker forgets a broker that holds no replica any more and does not run.
+	RemoveBroker(ctx context.Context, in *RemoveBrokerRequest, opts ...grpc.CallOption) (*RemoveBrokerResponse, error)
 	// DescribeCluster tells the elected controller's view. Idempotent.
 	DescribeCluster(ctx context.Context, in *DescribeClusterRequest, opts ...grpc.CallOption) (*DescribeClusterResponse, error)
 }
@@ -83,6 +103,66 @@ func (c *adminServiceClient) AlterTopic(ctx context.Context, in *AlterTopicReque
 	return out, nil
 }
 
+func (c *adminServiceClient) ElectLeaders(ctx context.Context, in *ElectLeadersRequest, opts ...grpc.CallOption) (*ElectLeadersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ElectLeadersResponse)
+	err := c.cc.Invoke(ctx, AdminService_ElectLeaders_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) PlanReassignment(ctx context.Context, in *PlanReassignmentRequest, opts ...grpc.CallOption) (*PlanReassignmentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanReassignmentResponse)
+	err := c.cc.Invoke(ctx, AdminService_PlanReassignment_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ApplyReassignment(ctx context.Context, in *ApplyReassignmentRequest, opts ...grpc.CallOption) (*ApplyReassignmentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyReassignmentResponse)
+	err := c.cc.Invoke(ctx, AdminService_ApplyReassignment_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListReassignments(ctx context.Context, in *ListReassignmentsRequest, opts ...grpc.CallOption) (*ListReassignmentsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListReassignmentsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListReassignments_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ControlReassignment(ctx context.Context, in *ControlReassignmentRequest, opts ...grpc.CallOption) (*ControlReassignmentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ControlReassignmentResponse)
+	err := c.cc.Invoke(ctx, AdminService_ControlReassignment_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) RemoveBroker(ctx context.Context, in *RemoveBrokerRequest, opts ...grpc.CallOption) (*RemoveBrokerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveBrokerResponse)
+	err := c.cc.Invoke(ctx, AdminService_RemoveBroker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) DescribeCluster(ctx context.Context, in *DescribeClusterRequest, opts ...grpc.CallOption) (*DescribeClusterResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DescribeClusterResponse)
@@ -109,6 +189,20 @@ type AdminServiceServer interface {
 	// AlterTopic changes configs and adds partitions, all or nothing. Retrying
 	// with the same request id is safe.
 	AlterTopic(context.Context, *AlterTopicRequest) (*AlterTopicResponse, error)
+	// ElectLeaders elects leaders of partitions: preferred ones, or, by an operator's
+	// will, unclean ones that lose records.
+	ElectLeaders(context.Context, *ElectLeadersRequest) (*ElectLeadersResponse, error)
+	// PlanReassignment says what a reassignment would move; it changes nothing.
+	PlanReassignment(context.Context, *PlanReassignmentRequest) (*PlanReassignmentResponse, error)
+	// ApplyReassignment begins a planned reassignment. Retrying with the same plan
+	// id is safe.
+	ApplyReassignment(context.Context, *ApplyReassignmentRequest) (*ApplyReassignmentResponse, error)
+	// ListReassignments tells what is being reassigned. Idempotent.
+	ListReassignments(context.Context, *ListReassignmentsRequest) (*ListReassignmentsResponse, error)
+	// ControlReassignment pauses, resumes or cancels a reassignment. Idempotent.
+	ControlReassignment(context.Context, *ControlReassignmentRequest) (*ControlReassignmentResponse, error)
+	// RemoveBroker forgets a broker that holds no replica any more and does not run.
+	RemoveBroker(context.Context, *RemoveBrokerRequest) (*RemoveBrokerResponse, error)
 	// DescribeCluster tells the elected controller's view. Idempotent.
 	DescribeCluster(context.Context, *DescribeClusterRequest) (*DescribeClusterResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
@@ -129,6 +223,24 @@ func (UnimplementedAdminServiceServer) DeleteTopics(context.Context, *DeleteTopi
 }
 func (UnimplementedAdminServiceServer) AlterTopic(context.Context, *AlterTopicRequest) (*AlterTopicResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AlterTopic not implemented")
+}
+func (UnimplementedAdminServiceServer) ElectLeaders(context.Context, *ElectLeadersRequest) (*ElectLeadersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ElectLeaders not implemented")
+}
+func (UnimplementedAdminServiceServer) PlanReassignment(context.Context, *PlanReassignmentRequest) (*PlanReassignmentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanReassignment not implemented")
+}
+func (UnimplementedAdminServiceServer) ApplyReassignment(context.Context, *ApplyReassignmentRequest) (*ApplyReassignmentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApplyReassignment not implemented")
+}
+func (UnimplementedAdminServiceServer) ListReassignments(context.Context, *ListReassignmentsRequest) (*ListReassignmentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListReassignments not implemented")
+}
+func (UnimplementedAdminServiceServer) ControlReassignment(context.Context, *ControlReassignmentRequest) (*ControlReassignmentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ControlReassignment not implemented")
+}
+func (UnimplementedAdminServiceServer) RemoveBroker(context.Context, *RemoveBrokerRequest) (*RemoveBrokerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveBroker not implemented")
 }
 func (UnimplementedAdminServiceServer) DescribeCluster(context.Context, *DescribeClusterRequest) (*DescribeClusterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeCluster not implemented")
@@ -208,6 +320,114 @@ func _AdminService_AlterTopic_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ElectLeaders_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ElectLeadersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ElectLeaders(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ElectLeaders_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ElectLeaders(ctx, req.(*ElectLeadersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_PlanReassignment_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanReassignmentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).PlanReassignment(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_PlanReassignment_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).PlanReassignment(ctx, req.(*PlanReassignmentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ApplyReassignment_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApplyReassignmentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ApplyReassignment(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ApplyReassignment_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ApplyReassignment(ctx, req.(*ApplyReassignmentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListReassignments_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListReassignmentsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListReassignments(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListReassignments_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListReassignments(ctx, req.(*ListReassignmentsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ControlReassignment_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ControlReassignmentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ControlReassignment(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ControlReassignment_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ControlReassignment(ctx, req.(*ControlReassignmentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_RemoveBroker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveBrokerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RemoveBroker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RemoveBroker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RemoveBroker(ctx, req.(*RemoveBrokerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_DescribeCluster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DescribeClusterRequest)
 	if err := dec(in); err != nil {
@@ -244,6 +464,30 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AlterTopic",
 			Handler:    _AdminService_AlterTopic_Handler,
+		},
+		{
+			MethodName: "ElectLeaders",
+			Handler:    _AdminService_ElectLeaders_Handler,
+		},
+		{
+			MethodName: "PlanReassignment",
+			Handler:    _AdminService_PlanReassignment_Handler,
+		},
+		{
+			MethodName: "ApplyReassignment",
+			Handler:    _AdminService_ApplyReassignment_Handler,
+		},
+		{
+			MethodName: "ListReassignments",
+			Handler:    _AdminService_ListReassignments_Handler,
+		},
+		{
+			MethodName: "ControlReassignment",
+			Handler:    _AdminService_ControlReassignment_Handler,
+		},
+		{
+			MethodName: "RemoveBroker",
+			Handler:    _AdminService_RemoveBroker_Handler,
 		},
 		{
 			MethodName: "DescribeCluster",

@@ -489,6 +489,107 @@ func (x *ProposeIsrResponse) GetPosition() *Position {
 	return nil
 }
 
+// ReportReplicasRequest names replicas that went bad.
+type ReportReplicasRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reporting broker.
+	Broker *v1.Process `protobuf:"bytes,1,opt,name=broker,proto3" json:"broker,omitempty"`
+	// A verdict for each, never intact.
+	Vouches       []*ReplicaVouch `protobuf:"bytes,2,rep,name=vouches,proto3" json:"vouches,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportReplicasRequest) Reset() {
+	*x = ReportReplicasRequest{}
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportReplicasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportReplicasRequest) ProtoMessage() {}
+
+func (x *ReportReplicasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportReplicasRequest.ProtoReflect.Descriptor instead.
+func (*ReportReplicasRequest) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ReportReplicasRequest) GetBroker() *v1.Process {
+	if x != nil {
+		return x.Broker
+	}
+	return nil
+}
+
+func (x *ReportReplicasRequest) GetVouches() []*ReplicaVouch {
+	if x != nil {
+		return x.Vouches
+	}
+	return nil
+}
+
+// ReportReplicasResponse tells where it took effect.
+type ReportReplicasResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Position at which the replicas are barred, or out of ISR and ELR.
+	Position      *Position `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportReplicasResponse) Reset() {
+	*x = ReportReplicasResponse{}
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportReplicasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportReplicasResponse) ProtoMessage() {}
+
+func (x *ReportReplicasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportReplicasResponse.ProtoReflect.Descriptor instead.
+func (*ReportReplicasResponse) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReportReplicasResponse) GetPosition() *Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
 // RequestLeaveRequest asks for leave.
 type RequestLeaveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -506,7 +607,7 @@ type RequestLeaveRequest struct {
 
 func (x *RequestLeaveRequest) Reset() {
 	*x = RequestLeaveRequest{}
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[5]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +619,7 @@ func (x *RequestLeaveRequest) String() string {
 func (*RequestLeaveRequest) ProtoMessage() {}
 
 func (x *RequestLeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[5]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +632,7 @@ func (x *RequestLeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestLeaveRequest.ProtoReflect.Descriptor instead.
 func (*RequestLeaveRequest) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{5}
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RequestLeaveRequest) GetKind() ServiceKind {
@@ -575,7 +676,7 @@ type RequestLeaveResponse struct {
 
 func (x *RequestLeaveResponse) Reset() {
 	*x = RequestLeaveResponse{}
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[6]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +688,7 @@ func (x *RequestLeaveResponse) String() string {
 func (*RequestLeaveResponse) ProtoMessage() {}
 
 func (x *RequestLeaveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[6]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +701,7 @@ func (x *RequestLeaveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestLeaveResponse.ProtoReflect.Descriptor instead.
 func (*RequestLeaveResponse) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{6}
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RequestLeaveResponse) GetGranted() bool {
@@ -632,7 +733,7 @@ type LeaveBlocker struct {
 
 func (x *LeaveBlocker) Reset() {
 	*x = LeaveBlocker{}
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[7]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +745,7 @@ func (x *LeaveBlocker) String() string {
 func (*LeaveBlocker) ProtoMessage() {}
 
 func (x *LeaveBlocker) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[7]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +758,7 @@ func (x *LeaveBlocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveBlocker.ProtoReflect.Descriptor instead.
 func (*LeaveBlocker) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{7}
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LeaveBlocker) GetTopic() string {
@@ -694,7 +795,7 @@ type ConfirmDeletionRequest struct {
 
 func (x *ConfirmDeletionRequest) Reset() {
 	*x = ConfirmDeletionRequest{}
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[8]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +807,7 @@ func (x *ConfirmDeletionRequest) String() string {
 func (*ConfirmDeletionRequest) ProtoMessage() {}
 
 func (x *ConfirmDeletionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[8]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +820,7 @@ func (x *ConfirmDeletionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmDeletionRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmDeletionRequest) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{8}
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ConfirmDeletionRequest) GetBroker() *v1.Process {
@@ -745,7 +846,7 @@ type ConfirmDeletionResponse struct {
 
 func (x *ConfirmDeletionResponse) Reset() {
 	*x = ConfirmDeletionResponse{}
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[9]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +858,7 @@ func (x *ConfirmDeletionResponse) String() string {
 func (*ConfirmDeletionResponse) ProtoMessage() {}
 
 func (x *ConfirmDeletionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[9]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +871,7 @@ func (x *ConfirmDeletionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmDeletionResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmDeletionResponse) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{9}
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{11}
 }
 
 // AllocateProducerIdsRequest asks for a block.
@@ -786,7 +887,7 @@ type AllocateProducerIdsRequest struct {
 
 func (x *AllocateProducerIdsRequest) Reset() {
 	*x = AllocateProducerIdsRequest{}
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[10]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +899,7 @@ func (x *AllocateProducerIdsRequest) String() string {
 func (*AllocateProducerIdsRequest) ProtoMessage() {}
 
 func (x *AllocateProducerIdsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[10]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +912,7 @@ func (x *AllocateProducerIdsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIdsRequest.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIdsRequest) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{10}
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AllocateProducerIdsRequest) GetKind() ServiceKind {
@@ -842,7 +943,7 @@ type AllocateProducerIdsResponse struct {
 
 func (x *AllocateProducerIdsResponse) Reset() {
 	*x = AllocateProducerIdsResponse{}
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[11]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +955,7 @@ func (x *AllocateProducerIdsResponse) String() string {
 func (*AllocateProducerIdsResponse) ProtoMessage() {}
 
 func (x *AllocateProducerIdsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[11]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +968,7 @@ func (x *AllocateProducerIdsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIdsResponse.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIdsResponse) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{11}
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AllocateProducerIdsResponse) GetFirstProducerId() int64 {
@@ -895,7 +996,7 @@ type EnsureInternalTopicRequest struct {
 
 func (x *EnsureInternalTopicRequest) Reset() {
 	*x = EnsureInternalTopicRequest{}
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[12]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1008,7 @@ func (x *EnsureInternalTopicRequest) String() string {
 func (*EnsureInternalTopicRequest) ProtoMessage() {}
 
 func (x *EnsureInternalTopicRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[12]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1021,7 @@ func (x *EnsureInternalTopicRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureInternalTopicRequest.ProtoReflect.Descriptor instead.
 func (*EnsureInternalTopicRequest) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{12}
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EnsureInternalTopicRequest) GetName() string {
@@ -943,7 +1044,7 @@ type EnsureInternalTopicResponse struct {
 
 func (x *EnsureInternalTopicResponse) Reset() {
 	*x = EnsureInternalTopicResponse{}
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[13]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1056,7 @@ func (x *EnsureInternalTopicResponse) String() string {
 func (*EnsureInternalTopicResponse) ProtoMessage() {}
 
 func (x *EnsureInternalTopicResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[13]
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1069,7 @@ func (x *EnsureInternalTopicResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureInternalTopicResponse.ProtoReflect.Descriptor instead.
 func (*EnsureInternalTopicResponse) Descriptor() ([]byte, []int) {
-	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{13}
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EnsureInternalTopicResponse) GetTopicId() []byte {
@@ -1021,7 +1122,12 @@ const file_leat_controller_v1_controller_service_proto_rawDesc = "" +
 	"\x03isr\x18\x06 \x03(\v2\x15.leat.type.v1.ProcessR\x03isr\"\x8b\x01\n" +
 	"\x12ProposeIsrResponse\x12;\n" +
 	"\tpartition\x18\x01 \x01(\v2\x1d.leat.controller.v1.PartitionR\tpartition\x128\n" +
-	"\bposition\x18\x02 \x01(\v2\x1c.leat.controller.v1.PositionR\bposition\"\xd6\x01\n" +
+	"\bposition\x18\x02 \x01(\v2\x1c.leat.controller.v1.PositionR\bposition\"\x82\x01\n" +
+	"\x15ReportReplicasRequest\x12-\n" +
+	"\x06broker\x18\x01 \x01(\v2\x15.leat.type.v1.ProcessR\x06broker\x12:\n" +
+	"\avouches\x18\x02 \x03(\v2 .leat.controller.v1.ReplicaVouchR\avouches\"R\n" +
+	"\x16ReportReplicasResponse\x128\n" +
+	"\bposition\x18\x01 \x01(\v2\x1c.leat.controller.v1.PositionR\bposition\"\xd6\x01\n" +
 	"\x13RequestLeaveRequest\x123\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1f.leat.controller.v1.ServiceKindR\x04kind\x12/\n" +
 	"\aprocess\x18\x02 \x01(\v2\x15.leat.type.v1.ProcessR\aprocess\x125\n" +
@@ -1055,13 +1161,14 @@ const file_leat_controller_v1_controller_service_proto_rawDesc = "" +
 	"\x13REPLICA_VERDICT_CUT\x10\x02\x12\x1e\n" +
 	"\x1aREPLICA_VERDICT_UNCLEAN_OS\x10\x03\x12\x1b\n" +
 	"\x17REPLICA_VERDICT_MISSING\x10\x04\x12\x1b\n" +
-	"\x17REPLICA_VERDICT_CORRUPT\x10\x052\x98\x05\n" +
+	"\x17REPLICA_VERDICT_CORRUPT\x10\x052\x81\x06\n" +
 	"\x11ControllerService\x12g\n" +
 	"\x0eRegisterBroker\x12).leat.controller.v1.RegisterBrokerRequest\x1a*.leat.controller.v1.RegisterBrokerResponse\x12[\n" +
 	"\n" +
 	"ProposeIsr\x12%.leat.controller.v1.ProposeIsrRequest\x1a&.leat.controller.v1.ProposeIsrResponse\x12a\n" +
 	"\fRequestLeave\x12'.leat.controller.v1.RequestLeaveRequest\x1a(.leat.controller.v1.RequestLeaveResponse\x12j\n" +
-	"\x0fConfirmDeletion\x12*.leat.controller.v1.ConfirmDeletionRequest\x1a+.leat.controller.v1.ConfirmDeletionResponse\x12v\n" +
+	"\x0fConfirmDeletion\x12*.leat.controller.v1.ConfirmDeletionRequest\x1a+.leat.controller.v1.ConfirmDeletionResponse\x12g\n" +
+	"\x0eReportReplicas\x12).leat.controller.v1.ReportReplicasRequest\x1a*.leat.controller.v1.ReportReplicasResponse\x12v\n" +
 	"\x13AllocateProducerIds\x12..leat.controller.v1.AllocateProducerIdsRequest\x1a/.leat.controller.v1.AllocateProducerIdsResponse\x12v\n" +
 	"\x13EnsureInternalTopic\x12..leat.controller.v1.EnsureInternalTopicRequest\x1a/.leat.controller.v1.EnsureInternalTopicResponseB\xda\x01\n" +
 	"\x16com.leat.controller.v1B\x16ControllerServiceProtoP\x01Z>github.com/leat-io/leat/gen/go/leat/controller/v1;controllerv1\xa2\x02\x03LCX\xaa\x02\x12Leat.Controller.V1\xca\x02\x12Leat\\Controller\\V1\xe2\x02\x1eLeat\\Controller\\V1\\GPBMetadata\xea\x02\x14Leat::Controller::V1b\x06proto3"
@@ -1079,7 +1186,7 @@ func file_leat_controller_v1_controller_service_proto_rawDescGZIP() []byte {
 }
 
 var file_leat_controller_v1_controller_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_leat_controller_v1_controller_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_leat_controller_v1_controller_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_leat_controller_v1_controller_service_proto_goTypes = []any{
 	(ReplicaVerdict)(0),                 // 0: leat.controller.v1.ReplicaVerdict
 	(*RegisterBrokerRequest)(nil),       // 1: leat.controller.v1.RegisterBrokerRequest
@@ -1087,60 +1194,67 @@ var file_leat_controller_v1_controller_service_proto_goTypes = []any{
 	(*RegisterBrokerResponse)(nil),      // 3: leat.controller.v1.RegisterBrokerResponse
 	(*ProposeIsrRequest)(nil),           // 4: leat.controller.v1.ProposeIsrRequest
 	(*ProposeIsrResponse)(nil),          // 5: leat.controller.v1.ProposeIsrResponse
-	(*RequestLeaveRequest)(nil),         // 6: leat.controller.v1.RequestLeaveRequest
-	(*RequestLeaveResponse)(nil),        // 7: leat.controller.v1.RequestLeaveResponse
-	(*LeaveBlocker)(nil),                // 8: leat.controller.v1.LeaveBlocker
-	(*ConfirmDeletionRequest)(nil),      // 9: leat.controller.v1.ConfirmDeletionRequest
-	(*ConfirmDeletionResponse)(nil),     // 10: leat.controller.v1.ConfirmDeletionResponse
-	(*AllocateProducerIdsRequest)(nil),  // 11: leat.controller.v1.AllocateProducerIdsRequest
-	(*AllocateProducerIdsResponse)(nil), // 12: leat.controller.v1.AllocateProducerIdsResponse
-	(*EnsureInternalTopicRequest)(nil),  // 13: leat.controller.v1.EnsureInternalTopicRequest
-	(*EnsureInternalTopicResponse)(nil), // 14: leat.controller.v1.EnsureInternalTopicResponse
-	(*v1.Handshake)(nil),                // 15: leat.type.v1.Handshake
-	(*v1.Process)(nil),                  // 16: leat.type.v1.Process
-	(*Position)(nil),                    // 17: leat.controller.v1.Position
-	(*Partition)(nil),                   // 18: leat.controller.v1.Partition
-	(ServiceKind)(0),                    // 19: leat.controller.v1.ServiceKind
-	(*durationpb.Duration)(nil),         // 20: google.protobuf.Duration
-	(*v1.Error)(nil),                    // 21: leat.type.v1.Error
+	(*ReportReplicasRequest)(nil),       // 6: leat.controller.v1.ReportReplicasRequest
+	(*ReportReplicasResponse)(nil),      // 7: leat.controller.v1.ReportReplicasResponse
+	(*RequestLeaveRequest)(nil),         // 8: leat.controller.v1.RequestLeaveRequest
+	(*RequestLeaveResponse)(nil),        // 9: leat.controller.v1.RequestLeaveResponse
+	(*LeaveBlocker)(nil),                // 10: leat.controller.v1.LeaveBlocker
+	(*ConfirmDeletionRequest)(nil),      // 11: leat.controller.v1.ConfirmDeletionRequest
+	(*ConfirmDeletionResponse)(nil),     // 12: leat.controller.v1.ConfirmDeletionResponse
+	(*AllocateProducerIdsRequest)(nil),  // 13: leat.controller.v1.AllocateProducerIdsRequest
+	(*AllocateProducerIdsResponse)(nil), // 14: leat.controller.v1.AllocateProducerIdsResponse
+	(*EnsureInternalTopicRequest)(nil),  // 15: leat.controller.v1.EnsureInternalTopicRequest
+	(*EnsureInternalTopicResponse)(nil), // 16: leat.controller.v1.EnsureInternalTopicResponse
+	(*v1.Handshake)(nil),                // 17: leat.type.v1.Handshake
+	(*v1.Process)(nil),                  // 18: leat.type.v1.Process
+	(*Position)(nil),                    // 19: leat.controller.v1.Position
+	(*Partition)(nil),                   // 20: leat.controller.v1.Partition
+	(ServiceKind)(0),                    // 21: leat.controller.v1.ServiceKind
+	(*durationpb.Duration)(nil),         // 22: google.protobuf.Duration
+	(*v1.Error)(nil),                    // 23: leat.type.v1.Error
 }
 var file_leat_controller_v1_controller_service_proto_depIdxs = []int32{
-	15, // 0: leat.controller.v1.RegisterBrokerRequest.handshake:type_name -> leat.type.v1.Handshake
-	16, // 1: leat.controller.v1.RegisterBrokerRequest.broker:type_name -> leat.type.v1.Process
+	17, // 0: leat.controller.v1.RegisterBrokerRequest.handshake:type_name -> leat.type.v1.Handshake
+	18, // 1: leat.controller.v1.RegisterBrokerRequest.broker:type_name -> leat.type.v1.Process
 	2,  // 2: leat.controller.v1.RegisterBrokerRequest.vouches:type_name -> leat.controller.v1.ReplicaVouch
-	17, // 3: leat.controller.v1.RegisterBrokerRequest.highest_position:type_name -> leat.controller.v1.Position
+	19, // 3: leat.controller.v1.RegisterBrokerRequest.highest_position:type_name -> leat.controller.v1.Position
 	0,  // 4: leat.controller.v1.ReplicaVouch.verdict:type_name -> leat.controller.v1.ReplicaVerdict
-	17, // 5: leat.controller.v1.RegisterBrokerResponse.position:type_name -> leat.controller.v1.Position
-	16, // 6: leat.controller.v1.ProposeIsrRequest.leader:type_name -> leat.type.v1.Process
-	16, // 7: leat.controller.v1.ProposeIsrRequest.isr:type_name -> leat.type.v1.Process
-	18, // 8: leat.controller.v1.ProposeIsrResponse.partition:type_name -> leat.controller.v1.Partition
-	17, // 9: leat.controller.v1.ProposeIsrResponse.position:type_name -> leat.controller.v1.Position
-	19, // 10: leat.controller.v1.RequestLeaveRequest.kind:type_name -> leat.controller.v1.ServiceKind
-	16, // 11: leat.controller.v1.RequestLeaveRequest.process:type_name -> leat.type.v1.Process
-	20, // 12: leat.controller.v1.RequestLeaveRequest.deadline:type_name -> google.protobuf.Duration
-	8,  // 13: leat.controller.v1.RequestLeaveResponse.blockers:type_name -> leat.controller.v1.LeaveBlocker
-	21, // 14: leat.controller.v1.LeaveBlocker.error:type_name -> leat.type.v1.Error
-	16, // 15: leat.controller.v1.ConfirmDeletionRequest.broker:type_name -> leat.type.v1.Process
-	19, // 16: leat.controller.v1.AllocateProducerIdsRequest.kind:type_name -> leat.controller.v1.ServiceKind
-	16, // 17: leat.controller.v1.AllocateProducerIdsRequest.process:type_name -> leat.type.v1.Process
-	17, // 18: leat.controller.v1.EnsureInternalTopicResponse.position:type_name -> leat.controller.v1.Position
-	1,  // 19: leat.controller.v1.ControllerService.RegisterBroker:input_type -> leat.controller.v1.RegisterBrokerRequest
-	4,  // 20: leat.controller.v1.ControllerService.ProposeIsr:input_type -> leat.controller.v1.ProposeIsrRequest
-	6,  // 21: leat.controller.v1.ControllerService.RequestLeave:input_type -> leat.controller.v1.RequestLeaveRequest
-	9,  // 22: leat.controller.v1.ControllerService.ConfirmDeletion:input_type -> leat.controller.v1.ConfirmDeletionRequest
-	11, // 23: leat.controller.v1.ControllerService.AllocateProducerIds:input_type -> leat.controller.v1.AllocateProducerIdsRequest
-	13, // 24: leat.controller.v1.ControllerService.EnsureInternalTopic:input_type -> leat.controller.v1.EnsureInternalTopicRequest
-	3,  // 25: leat.controller.v1.ControllerService.RegisterBroker:output_type -> leat.controller.v1.RegisterBrokerResponse
-	5,  // 26: leat.controller.v1.ControllerService.ProposeIsr:output_type -> leat.controller.v1.ProposeIsrResponse
-	7,  // 27: leat.controller.v1.ControllerService.RequestLeave:output_type -> leat.controller.v1.RequestLeaveResponse
-	10, // 28: leat.controller.v1.ControllerService.ConfirmDeletion:output_type -> leat.controller.v1.ConfirmDeletionResponse
-	12, // 29: leat.controller.v1.ControllerService.AllocateProducerIds:output_type -> leat.controller.v1.AllocateProducerIdsResponse
-	14, // 30: leat.controller.v1.ControllerService.EnsureInternalTopic:output_type -> leat.controller.v1.EnsureInternalTopicResponse
-	25, // [25:31] is the sub-list for method output_type
-	19, // [19:25] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	19, // 5: leat.controller.v1.RegisterBrokerResponse.position:type_name -> leat.controller.v1.Position
+	18, // 6: leat.controller.v1.ProposeIsrRequest.leader:type_name -> leat.type.v1.Process
+	18, // 7: leat.controller.v1.ProposeIsrRequest.isr:type_name -> leat.type.v1.Process
+	20, // 8: leat.controller.v1.ProposeIsrResponse.partition:type_name -> leat.controller.v1.Partition
+	19, // 9: leat.controller.v1.ProposeIsrResponse.position:type_name -> leat.controller.v1.Position
+	18, // 10: leat.controller.v1.ReportReplicasRequest.broker:type_name -> leat.type.v1.Process
+	2,  // 11: leat.controller.v1.ReportReplicasRequest.vouches:type_name -> leat.controller.v1.ReplicaVouch
+	19, // 12: leat.controller.v1.ReportReplicasResponse.position:type_name -> leat.controller.v1.Position
+	21, // 13: leat.controller.v1.RequestLeaveRequest.kind:type_name -> leat.controller.v1.ServiceKind
+	18, // 14: leat.controller.v1.RequestLeaveRequest.process:type_name -> leat.type.v1.Process
+	22, // 15: leat.controller.v1.RequestLeaveRequest.deadline:type_name -> google.protobuf.Duration
+	10, // 16: leat.controller.v1.RequestLeaveResponse.blockers:type_name -> leat.controller.v1.LeaveBlocker
+	23, // 17: leat.controller.v1.LeaveBlocker.error:type_name -> leat.type.v1.Error
+	18, // 18: leat.controller.v1.ConfirmDeletionRequest.broker:type_name -> leat.type.v1.Process
+	21, // 19: leat.controller.v1.AllocateProducerIdsRequest.kind:type_name -> leat.controller.v1.ServiceKind
+	18, // 20: leat.controller.v1.AllocateProducerIdsRequest.process:type_name -> leat.type.v1.Process
+	19, // 21: leat.controller.v1.EnsureInternalTopicResponse.position:type_name -> leat.controller.v1.Position
+	1,  // 22: leat.controller.v1.ControllerService.RegisterBroker:input_type -> leat.controller.v1.RegisterBrokerRequest
+	4,  // 23: leat.controller.v1.ControllerService.ProposeIsr:input_type -> leat.controller.v1.ProposeIsrRequest
+	8,  // 24: leat.controller.v1.ControllerService.RequestLeave:input_type -> leat.controller.v1.RequestLeaveRequest
+	11, // 25: leat.controller.v1.ControllerService.ConfirmDeletion:input_type -> leat.controller.v1.ConfirmDeletionRequest
+	6,  // 26: leat.controller.v1.ControllerService.ReportReplicas:input_type -> leat.controller.v1.ReportReplicasRequest
+	13, // 27: leat.controller.v1.ControllerService.AllocateProducerIds:input_type -> leat.controller.v1.AllocateProducerIdsRequest
+	15, // 28: leat.controller.v1.ControllerService.EnsureInternalTopic:input_type -> leat.controller.v1.EnsureInternalTopicRequest
+	3,  // 29: leat.controller.v1.ControllerService.RegisterBroker:output_type -> leat.controller.v1.RegisterBrokerResponse
+	5,  // 30: leat.controller.v1.ControllerService.ProposeIsr:output_type -> leat.controller.v1.ProposeIsrResponse
+	9,  // 31: leat.controller.v1.ControllerService.RequestLeave:output_type -> leat.controller.v1.RequestLeaveResponse
+	12, // 32: leat.controller.v1.ControllerService.ConfirmDeletion:output_type -> leat.controller.v1.ConfirmDeletionResponse
+	7,  // 33: leat.controller.v1.ControllerService.ReportReplicas:output_type -> leat.controller.v1.ReportReplicasResponse
+	14, // 34: leat.controller.v1.ControllerService.AllocateProducerIds:output_type -> leat.controller.v1.AllocateProducerIdsResponse
+	16, // 35: leat.controller.v1.ControllerService.EnsureInternalTopic:output_type -> leat.controller.v1.EnsureInternalTopicResponse
+	29, // [29:36] is the sub-list for method output_type
+	22, // [22:29] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_leat_controller_v1_controller_service_proto_init() }
@@ -1155,7 +1269,7 @@ func file_leat_controller_v1_controller_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_controller_v1_controller_service_proto_rawDesc), len(file_leat_controller_v1_controller_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

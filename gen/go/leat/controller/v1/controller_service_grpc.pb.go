@@ -23,6 +23,7 @@ const (
 	ControllerService_ProposeIsr_FullMethodName          = "/leat.controller.v1.ControllerService/ProposeIsr"
 	ControllerService_RequestLeave_FullMethodName        = "/leat.controller.v1.ControllerService/RequestLeave"
 	ControllerService_ConfirmDeletion_FullMethodName     = "/leat.controller.v1.ControllerService/ConfirmDeletion"
+	ControllerService_ReportReplicas_FullMethodName      = "/leat.controller.v1.ControllerService/ReportReplicas"
 	ControllerService_AllocateProducerIds_FullMethodName = "/leat.controller.v1.ControllerService/AllocateProducerIds"
 	ControllerService_EnsureInternalTopic_FullMethodName = "/leat.controller.v1.ControllerService/EnsureInternalTopic"
 )
@@ -47,6 +48,10 @@ type ControllerServiceClient interface {
 	// ConfirmDeletion tells that a broker has deleted a topic's replicas.
 	// Idempotent.
 	ConfirmDeletion(ctx context.Context, in *ConfirmDeletionRequest, opts ...grpc.CallOption) (*ConfirmDeletionResponse, error)
+	// ReportReplicas tells that replicas of a living broker went bad, because their
+	// disk failed or their log proved damaged: they are barred and lose leadership.
+	// The broker repeats it until the stream shows it. Idempotent.
+	ReportReplicas(ctx context.Context, in *ReportReplicasRequest, opts ...grpc.CallOption) (*ReportReplicasResponse, error)
 	// AllocateProducerIds hands out a block of producer ids, never twice.
 	AllocateProducerIds(ctx context.Context, in *AllocateProducerIdsRequest, opts ...grpc.CallOption) (*AllocateProducerIdsResponse, error)
 	// EnsureInternalTopic creates an internal topic if it does not exist.
@@ -102,6 +107,16 @@ func (c *controllerServiceClient) ConfirmDeletion(ctx context.Context, in *Confi
 	return out, nil
 }
 
+func (c *controllerServiceClient) ReportReplicas(ctx context.Context, in *ReportReplicasRequest, opts ...grpc.CallOption) (*ReportReplicasResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportReplicasResponse)
+	err := c.cc.Invoke(ctx, ControllerService_ReportReplicas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controllerServiceClient) AllocateProducerIds(ctx context.Context, in *AllocateProducerIdsRequest, opts ...grpc.CallOption) (*AllocateProducerIdsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AllocateProducerIdsResponse)
@@ -142,6 +157,10 @@ type ControllerServiceServer interface {
 	// ConfirmDeletion tells that a broker has deleted a topic's replicas.
 	// Idempotent.
 	ConfirmDeletion(context.Context, *ConfirmDeletionRequest) (*ConfirmDeletionResponse, error)
+	// ReportReplicas tells that replicas of a living broker went bad, because their
+	// disk failed or their log proved damaged: they are barred and lose leadership.
+	// The broker repeats it until the stream shows it. Idempotent.
+	ReportReplicas(context.Context, *ReportReplicasRequest) (*ReportReplicasResponse, error)
 	// AllocateProducerIds hands out a block of producer ids, never twice.
 	AllocateProducerIds(context.Context, *AllocateProducerIdsRequest) (*AllocateProducerIdsResponse, error)
 	// EnsureInternalTopic creates an internal topic if it does not exist.
@@ -168,6 +187,9 @@ func (UnimplementedControllerServiceServer) RequestLeave(context.Context, *Reque
 }
 func (UnimplementedControllerServiceServer) ConfirmDeletion(context.Context, *ConfirmDeletionRequest) (*ConfirmDeletionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ConfirmDeletion not implemented")
+}
+func (UnimplementedControllerServiceServer) ReportReplicas(context.Context, *ReportReplicasRequest) (*ReportReplicasResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportReplicas not implemented")
 }
 func (UnimplementedControllerServiceServer) AllocateProducerIds(context.Context, *AllocateProducerIdsRequest) (*AllocateProducerIdsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AllocateProducerIds not implemented")
@@ -268,6 +290,24 @@ func _ControllerService_ConfirmDeletion_Handler(srv interface{}, ctx context.Con
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ControllerService_ReportReplicas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportReplicasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServiceServer).ReportReplicas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ControllerService_ReportReplicas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServiceServer).ReportReplicas(ctx, req.(*ReportReplicasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ControllerService_AllocateProducerIds_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AllocateProducerIdsRequest)
 	if err := dec(in); err != nil {
@@ -326,6 +366,10 @@ var ControllerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ConfirmDeletion",
 			Handler:    _ControllerService_ConfirmDeletion_Handler,
+		},
+		{
+			MethodName: "ReportReplicas",
+			Handler:    _ControllerService_ReportReplicas_Handler,
 		},
 		{
 			MethodName: "AllocateProducerIds",

@@ -360,6 +360,9 @@ type WatchInitial struct {
 	Controller *v1.Process `protobuf:"bytes,2,opt,name=controller,proto3" json:"controller,omitempty"`
 	// Cluster id; a receiver with another one on its disk refuses to go on.
 	ClusterId string `protobuf:"bytes,3,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Id of the etcd cluster; another one than before, in the same generation, means
+	// that etcd was made anew.
+	EtcdClusterId uint64 `protobuf:"varint,5,opt,name=etcd_cluster_id,json=etcdClusterId,proto3" json:"etcd_cluster_id,omitempty"`
 	// Time between heartbeats, in milliseconds.
 	HeartbeatIntervalMs int32 `protobuf:"varint,4,opt,name=heartbeat_interval_ms,json=heartbeatIntervalMs,proto3" json:"heartbeat_interval_ms,omitempty"`
 	unknownFields       protoimpl.UnknownFields
@@ -415,6 +418,13 @@ func (x *WatchInitial) GetClusterId() string {
 		return x.ClusterId
 	}
 	return ""
+}
+
+func (x *WatchInitial) GetEtcdClusterId() uint64 {
+	if x != nil {
+		return x.EtcdClusterId
+	}
+	return 0
 }
 
 func (x *WatchInitial) GetHeartbeatIntervalMs() int32 {
@@ -1120,9 +1130,12 @@ type Partition struct {
 	// Members of ISR or ELR that may not be elected.
 	Barred []int32 `protobuf:"varint,11,rep,packed,name=barred,proto3" json:"barred,omitempty"`
 	// min.insync.replicas of the topic, as copied into the record.
-	MinIsr        int32 `protobuf:"varint,12,opt,name=min_isr,json=minIsr,proto3" json:"min_isr,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MinIsr int32 `protobuf:"varint,12,opt,name=min_isr,json=minIsr,proto3" json:"min_isr,omitempty"`
+	// Replicas that a running reassignment ends with; empty: none runs. While it
+	// runs, replicas is the union.
+	TargetReplicas []int32 `protobuf:"varint,13,rep,packed,name=target_replicas,json=targetReplicas,proto3" json:"target_replicas,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Partition) Reset() {
@@ -1239,6 +1252,13 @@ func (x *Partition) GetMinIsr() int32 {
 	return 0
 }
 
+func (x *Partition) GetTargetReplicas() []int32 {
+	if x != nil {
+		return x.TargetReplicas
+	}
+	return nil
+}
+
 // Deletion tells brokers to delete a topic's replicas.
 type Deletion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1325,14 +1345,15 @@ const file_leat_controller_v1_metadata_service_proto_rawDesc = "" +
 	"\x05delta\x18\x04 \x01(\v2#.leat.controller.v1.MetadataChangesH\x00R\x05delta\x12=\n" +
 	"\theartbeat\x18\x05 \x01(\v2\x1d.leat.controller.v1.HeartbeatH\x00R\theartbeat\x12\x18\n" +
 	"\apartial\x18\x06 \x01(\bR\apartialB\t\n" +
-	"\amessage\"\xcf\x01\n" +
+	"\amessage\"\xf7\x01\n" +
 	"\fWatchInitial\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x125\n" +
 	"\n" +
 	"controller\x18\x02 \x01(\v2\x15.leat.type.v1.ProcessR\n" +
 	"controller\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x03 \x01(\tR\tclusterId\x122\n" +
+	"cluster_id\x18\x03 \x01(\tR\tclusterId\x12&\n" +
+	"\x0fetcd_cluster_id\x18\x05 \x01(\x04R\retcdClusterId\x122\n" +
 	"\x15heartbeat_interval_ms\x18\x04 \x01(\x05R\x13heartbeatIntervalMs\"a\n" +
 	"\fSnapshotPart\x12=\n" +
 	"\aentries\x18\x01 \x01(\v2#.leat.controller.v1.MetadataChangesR\aentries\x12\x12\n" +
@@ -1392,7 +1413,7 @@ const file_leat_controller_v1_metadata_service_proto_rawDesc = "" +
 	"\bdeleting\x18\x06 \x01(\bR\bdeleting\x1a:\n" +
 	"\fConfigsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x89\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb2\x03\n" +
 	"\tPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12-\n" +
@@ -1408,7 +1429,8 @@ const file_leat_controller_v1_metadata_service_proto_rawDesc = "" +
 	"\x0fpartition_epoch\x18\n" +
 	" \x01(\x03R\x0epartitionEpoch\x12\x16\n" +
 	"\x06barred\x18\v \x03(\x05R\x06barred\x12\x17\n" +
-	"\amin_isr\x18\f \x01(\x05R\x06minIsr\"b\n" +
+	"\amin_isr\x18\f \x01(\x05R\x06minIsr\x12'\n" +
+	"\x0ftarget_replicas\x18\r \x03(\x05R\x0etargetReplicas\"b\n" +
 	"\bDeletion\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12'\n" +

@@ -868,7 +868,9 @@ type PartitionDescription struct {
 	// High watermark; -1: the leader did not answer.
 	HighWatermark int64 `protobuf:"varint,8,opt,name=high_watermark,json=highWatermark,proto3" json:"high_watermark,omitempty"`
 	// End offsets of its replicas, as far as they answered.
-	ReplicaEnds   []*ReplicaEnd `protobuf:"bytes,9,rep,name=replica_ends,json=replicaEnds,proto3" json:"replica_ends,omitempty"`
+	ReplicaEnds []*ReplicaEnd `protobuf:"bytes,9,rep,name=replica_ends,json=replicaEnds,proto3" json:"replica_ends,omitempty"`
+	// min.insync.replicas in force.
+	MinIsr        int32 `protobuf:"varint,10,opt,name=min_isr,json=minIsr,proto3" json:"min_isr,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -964,6 +966,13 @@ func (x *PartitionDescription) GetReplicaEnds() []*ReplicaEnd {
 		return x.ReplicaEnds
 	}
 	return nil
+}
+
+func (x *PartitionDescription) GetMinIsr() int32 {
+	if x != nil {
+		return x.MinIsr
+	}
+	return 0
 }
 
 // ReplicaEnd is how far one replica has come.
@@ -1222,6 +1231,676 @@ func (x *PartitionOffset) GetError() *v1.Error {
 	return nil
 }
 
+// DeleteRecordsRequest asks for the deletion of records.
+type DeleteRecordsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partitions and offsets; at least one.
+	Partitions    []*RecordsToDelete `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRecordsRequest) Reset() {
+	*x = DeleteRecordsRequest{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRecordsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRecordsRequest) ProtoMessage() {}
+
+func (x *DeleteRecordsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRecordsRequest.ProtoReflect.Descriptor instead.
+func (*DeleteRecordsRequest) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DeleteRecordsRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *DeleteRecordsRequest) GetPartitions() []*RecordsToDelete {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+// RecordsToDelete says what goes.
+type RecordsToDelete struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// First offset to keep; -1: everything below the high watermark goes.
+	BeforeOffset  int64 `protobuf:"varint,2,opt,name=before_offset,json=beforeOffset,proto3" json:"before_offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordsToDelete) Reset() {
+	*x = RecordsToDelete{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordsToDelete) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordsToDelete) ProtoMessage() {}
+
+func (x *RecordsToDelete) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordsToDelete.ProtoReflect.Descriptor instead.
+func (*RecordsToDelete) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RecordsToDelete) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *RecordsToDelete) GetBeforeOffset() int64 {
+	if x != nil {
+		return x.BeforeOffset
+	}
+	return 0
+}
+
+// DeleteRecordsResponse answers in the order of the request.
+type DeleteRecordsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One result for each partition asked.
+	Results       []*DeletedRecords `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRecordsResponse) Reset() {
+	*x = DeleteRecordsResponse{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRecordsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRecordsResponse) ProtoMessage() {}
+
+func (x *DeleteRecordsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRecordsResponse.ProtoReflect.Descriptor instead.
+func (*DeleteRecordsResponse) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DeleteRecordsResponse) GetResults() []*DeletedRecords {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// DeletedRecords is where a partition begins now.
+type DeletedRecords struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Log start offset that every in-sync replica has applied; -1 with an error.
+	LogStartOffset int64 `protobuf:"varint,2,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
+	// Set if it was not done.
+	Error         *v1.Error `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletedRecords) Reset() {
+	*x = DeletedRecords{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletedRecords) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletedRecords) ProtoMessage() {}
+
+func (x *DeletedRecords) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletedRecords.ProtoReflect.Descriptor instead.
+func (*DeletedRecords) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *DeletedRecords) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *DeletedRecords) GetLogStartOffset() int64 {
+	if x != nil {
+		return x.LogStartOffset
+	}
+	return 0
+}
+
+func (x *DeletedRecords) GetError() *v1.Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// ElectLeadersRequest asks for elections.
+type ElectLeadersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name; empty: all topics, for preferred elections only.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partitions; empty: all of the topic.
+	Partitions []int32 `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	// Elect a replica that lives although records are lost, where nobody else can
+	// lead.
+	Unclean       bool `protobuf:"varint,3,opt,name=unclean,proto3" json:"unclean,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ElectLeadersRequest) Reset() {
+	*x = ElectLeadersRequest{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ElectLeadersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ElectLeadersRequest) ProtoMessage() {}
+
+func (x *ElectLeadersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ElectLeadersRequest.ProtoReflect.Descriptor instead.
+func (*ElectLeadersRequest) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ElectLeadersRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *ElectLeadersRequest) GetPartitions() []int32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *ElectLeadersRequest) GetUnclean() bool {
+	if x != nil {
+		return x.Unclean
+	}
+	return false
+}
+
+// ElectLeadersResponse tells what changed and what could not.
+type ElectLeadersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One result for each partition asked; where all were asked, for each that
+	// changed or could not.
+	Results       []*ElectedLeader `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ElectLeadersResponse) Reset() {
+	*x = ElectLeadersResponse{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ElectLeadersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ElectLeadersResponse) ProtoMessage() {}
+
+func (x *ElectLeadersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ElectLeadersResponse.ProtoReflect.Descriptor instead.
+func (*ElectLeadersResponse) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ElectLeadersResponse) GetResults() []*ElectedLeader {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// ElectedLeader is what became of one election.
+type ElectedLeader struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Its leader now; -1: none.
+	Leader int32 `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
+	// Whether it was changed.
+	Changed bool `protobuf:"varint,4,opt,name=changed,proto3" json:"changed,omitempty"`
+	// Set if the asked leader could not be elected.
+	Error         *v1.Error `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ElectedLeader) Reset() {
+	*x = ElectedLeader{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ElectedLeader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ElectedLeader) ProtoMessage() {}
+
+func (x *ElectedLeader) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ElectedLeader.ProtoReflect.Descriptor instead.
+func (*ElectedLeader) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ElectedLeader) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *ElectedLeader) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ElectedLeader) GetLeader() int32 {
+	if x != nil {
+		return x.Leader
+	}
+	return 0
+}
+
+func (x *ElectedLeader) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *ElectedLeader) GetError() *v1.Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// DigestTopicRequest names what to hash.
+type DigestTopicRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partitions; empty: all.
+	Partitions    []int32 `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestTopicRequest) Reset() {
+	*x = DigestTopicRequest{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestTopicRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestTopicRequest) ProtoMessage() {}
+
+func (x *DigestTopicRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestTopicRequest.ProtoReflect.Descriptor instead.
+func (*DigestTopicRequest) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *DigestTopicRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *DigestTopicRequest) GetPartitions() []int32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+// DigestTopicResponse carries digests by partition.
+type DigestTopicResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Partitions in order.
+	Partitions    []*PartitionDigest `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestTopicResponse) Reset() {
+	*x = DigestTopicResponse{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestTopicResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestTopicResponse) ProtoMessage() {}
+
+func (x *DigestTopicResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestTopicResponse.ProtoReflect.Descriptor instead.
+func (*DigestTopicResponse) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *DigestTopicResponse) GetPartitions() []*PartitionDigest {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+// PartitionDigest compares the replicas of one partition.
+type PartitionDigest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// High watermark up to which was hashed; -1 with an error.
+	HighWatermark int64 `protobuf:"varint,2,opt,name=high_watermark,json=highWatermark,proto3" json:"high_watermark,omitempty"`
+	// First offset that was hashed: the highest log start of the replicas.
+	FromOffset int64 `protobuf:"varint,3,opt,name=from_offset,json=fromOffset,proto3" json:"from_offset,omitempty"`
+	// One for each replica.
+	Replicas []*ReplicaDigest `protobuf:"bytes,4,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// Set if the leader could not be asked.
+	Error         *v1.Error `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PartitionDigest) Reset() {
+	*x = PartitionDigest{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PartitionDigest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PartitionDigest) ProtoMessage() {}
+
+func (x *PartitionDigest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PartitionDigest.ProtoReflect.Descriptor instead.
+func (*PartitionDigest) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *PartitionDigest) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *PartitionDigest) GetHighWatermark() int64 {
+	if x != nil {
+		return x.HighWatermark
+	}
+	return 0
+}
+
+func (x *PartitionDigest) GetFromOffset() int64 {
+	if x != nil {
+		return x.FromOffset
+	}
+	return 0
+}
+
+func (x *PartitionDigest) GetReplicas() []*ReplicaDigest {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *PartitionDigest) GetError() *v1.Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// ReplicaDigest is the digest of one replica.
+type ReplicaDigest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Broker id.
+	Broker int32 `protobuf:"varint,1,opt,name=broker,proto3" json:"broker,omitempty"`
+	// As in leat.broker.v1.DigestResult; empty with an error.
+	Digest []byte `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Records that it covers.
+	Records int64 `protobuf:"varint,3,opt,name=records,proto3" json:"records,omitempty"`
+	// Set if there is no digest: the replica does not live or did not get there.
+	Error         *v1.Error `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaDigest) Reset() {
+	*x = ReplicaDigest{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaDigest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaDigest) ProtoMessage() {}
+
+func (x *ReplicaDigest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaDigest.ProtoReflect.Descriptor instead.
+func (*ReplicaDigest) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ReplicaDigest) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+func (x *ReplicaDigest) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *ReplicaDigest) GetRecords() int64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *ReplicaDigest) GetError() *v1.Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 // DescribeClusterRequest is empty.
 type DescribeClusterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1231,7 +1910,7 @@ type DescribeClusterRequest struct {
 
 func (x *DescribeClusterRequest) Reset() {
 	*x = DescribeClusterRequest{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[17]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1922,7 @@ func (x *DescribeClusterRequest) String() string {
 func (*DescribeClusterRequest) ProtoMessage() {}
 
 func (x *DescribeClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[17]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1935,7 @@ func (x *DescribeClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeClusterRequest.ProtoReflect.Descriptor instead.
 func (*DescribeClusterRequest) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{17}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{28}
 }
 
 // DescribeClusterResponse tells about the mesh.
@@ -1286,7 +1965,7 @@ type DescribeClusterResponse struct {
 
 func (x *DescribeClusterResponse) Reset() {
 	*x = DescribeClusterResponse{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[18]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1977,7 @@ func (x *DescribeClusterResponse) String() string {
 func (*DescribeClusterResponse) ProtoMessage() {}
 
 func (x *DescribeClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[18]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1990,7 @@ func (x *DescribeClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeClusterResponse.ProtoReflect.Descriptor instead.
 func (*DescribeClusterResponse) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{18}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DescribeClusterResponse) GetClusterId() string {
@@ -1404,7 +2083,7 @@ type ServiceDescription struct {
 
 func (x *ServiceDescription) Reset() {
 	*x = ServiceDescription{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[19]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +2095,7 @@ func (x *ServiceDescription) String() string {
 func (*ServiceDescription) ProtoMessage() {}
 
 func (x *ServiceDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[19]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +2108,7 @@ func (x *ServiceDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceDescription.ProtoReflect.Descriptor instead.
 func (*ServiceDescription) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{19}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ServiceDescription) GetKind() string {
@@ -1508,7 +2187,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[20]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +2199,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[20]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +2212,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{20}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListGroupsRequest) GetPageSize() int32 {
@@ -1563,7 +2242,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[21]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +2254,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[21]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +2267,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{21}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*GroupSummary {
@@ -1620,7 +2299,7 @@ type GroupSummary struct {
 
 func (x *GroupSummary) Reset() {
 	*x = GroupSummary{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[22]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1632,7 +2311,7 @@ func (x *GroupSummary) String() string {
 func (*GroupSummary) ProtoMessage() {}
 
 func (x *GroupSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[22]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1645,7 +2324,7 @@ func (x *GroupSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupSummary.ProtoReflect.Descriptor instead.
 func (*GroupSummary) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{22}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GroupSummary) GetGroup() string {
@@ -1680,7 +2359,7 @@ type DescribeGroupRequest struct {
 
 func (x *DescribeGroupRequest) Reset() {
 	*x = DescribeGroupRequest{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[23]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +2371,7 @@ func (x *DescribeGroupRequest) String() string {
 func (*DescribeGroupRequest) ProtoMessage() {}
 
 func (x *DescribeGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[23]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +2384,7 @@ func (x *DescribeGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeGroupRequest.ProtoReflect.Descriptor instead.
 func (*DescribeGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{23}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DescribeGroupRequest) GetGroup() string {
@@ -1734,7 +2413,7 @@ type DescribeGroupResponse struct {
 
 func (x *DescribeGroupResponse) Reset() {
 	*x = DescribeGroupResponse{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[24]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +2425,7 @@ func (x *DescribeGroupResponse) String() string {
 func (*DescribeGroupResponse) ProtoMessage() {}
 
 func (x *DescribeGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[24]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +2438,7 @@ func (x *DescribeGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeGroupResponse.ProtoReflect.Descriptor instead.
 func (*DescribeGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{24}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DescribeGroupResponse) GetSummary() *GroupSummary {
@@ -1818,7 +2497,7 @@ type GroupMember struct {
 
 func (x *GroupMember) Reset() {
 	*x = GroupMember{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[25]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +2509,7 @@ func (x *GroupMember) String() string {
 func (*GroupMember) ProtoMessage() {}
 
 func (x *GroupMember) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[25]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1843,7 +2522,7 @@ func (x *GroupMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupMember.ProtoReflect.Descriptor instead.
 func (*GroupMember) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{25}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GroupMember) GetMemberId() string {
@@ -1911,7 +2590,7 @@ type GroupPartition struct {
 
 func (x *GroupPartition) Reset() {
 	*x = GroupPartition{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[26]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1923,7 +2602,7 @@ func (x *GroupPartition) String() string {
 func (*GroupPartition) ProtoMessage() {}
 
 func (x *GroupPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[26]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1936,7 +2615,7 @@ func (x *GroupPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPartition.ProtoReflect.Descriptor instead.
 func (*GroupPartition) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{26}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GroupPartition) GetTopic() string {
@@ -2001,7 +2680,7 @@ type CommitGroupOffsetsRequest struct {
 
 func (x *CommitGroupOffsetsRequest) Reset() {
 	*x = CommitGroupOffsetsRequest{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[27]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +2692,7 @@ func (x *CommitGroupOffsetsRequest) String() string {
 func (*CommitGroupOffsetsRequest) ProtoMessage() {}
 
 func (x *CommitGroupOffsetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[27]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2026,7 +2705,7 @@ func (x *CommitGroupOffsetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitGroupOffsetsRequest.ProtoReflect.Descriptor instead.
 func (*CommitGroupOffsetsRequest) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{27}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CommitGroupOffsetsRequest) GetGroup() string {
@@ -2060,7 +2739,7 @@ type GroupOffset struct {
 
 func (x *GroupOffset) Reset() {
 	*x = GroupOffset{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[28]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2072,7 +2751,7 @@ func (x *GroupOffset) String() string {
 func (*GroupOffset) ProtoMessage() {}
 
 func (x *GroupOffset) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[28]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2085,7 +2764,7 @@ func (x *GroupOffset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupOffset.ProtoReflect.Descriptor instead.
 func (*GroupOffset) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{28}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GroupOffset) GetTopic() string {
@@ -2126,7 +2805,7 @@ type CommitGroupOffsetsResponse struct {
 
 func (x *CommitGroupOffsetsResponse) Reset() {
 	*x = CommitGroupOffsetsResponse{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[29]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2138,7 +2817,7 @@ func (x *CommitGroupOffsetsResponse) String() string {
 func (*CommitGroupOffsetsResponse) ProtoMessage() {}
 
 func (x *CommitGroupOffsetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[29]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2151,7 +2830,7 @@ func (x *CommitGroupOffsetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitGroupOffsetsResponse.ProtoReflect.Descriptor instead.
 func (*CommitGroupOffsetsResponse) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{29}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{40}
 }
 
 // DeleteGroupRequest names a group.
@@ -2165,7 +2844,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[30]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2856,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[30]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2869,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{30}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -2209,7 +2888,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[31]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2900,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[31]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2913,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{31}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{42}
 }
 
 var File_leat_gateway_v1_admin_service_proto protoreflect.FileDescriptor
@@ -2313,7 +2992,7 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x125\n" +
 	"\x06source\x18\x03 \x01(\x0e2\x1d.leat.gateway.v1.ConfigSourceR\x06source\x12#\n" +
 	"\rdefault_value\x18\x04 \x01(\tR\fdefaultValue\x12 \n" +
-	"\vdescription\x18\x05 \x01(\tR\vdescription\"\xc0\x02\n" +
+	"\vdescription\x18\x05 \x01(\tR\vdescription\"\xd9\x02\n" +
 	"\x14PartitionDescription\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\x05R\x06leader\x12!\n" +
@@ -2323,7 +3002,9 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\x03elr\x18\x06 \x03(\x05R\x03elr\x12(\n" +
 	"\x10log_start_offset\x18\a \x01(\x03R\x0elogStartOffset\x12%\n" +
 	"\x0ehigh_watermark\x18\b \x01(\x03R\rhighWatermark\x12>\n" +
-	"\freplica_ends\x18\t \x03(\v2\x1b.leat.gateway.v1.ReplicaEndR\vreplicaEnds\"W\n" +
+	"\freplica_ends\x18\t \x03(\v2\x1b.leat.gateway.v1.ReplicaEndR\vreplicaEnds\x12\x17\n" +
+	"\amin_isr\x18\n" +
+	" \x01(\x05R\x06minIsr\"W\n" +
 	"\n" +
 	"ReplicaEnd\x12\x16\n" +
 	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12\x10\n" +
@@ -2343,7 +3024,56 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x128\n" +
 	"\ttimestamp\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\ttimestamp\x12!\n" +
 	"\fleader_epoch\x18\x04 \x01(\x05R\vleaderEpoch\x12)\n" +
-	"\x05error\x18\x05 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"\x18\n" +
+	"\x05error\x18\x05 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"n\n" +
+	"\x14DeleteRecordsRequest\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12@\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\v2 .leat.gateway.v1.RecordsToDeleteR\n" +
+	"partitions\"T\n" +
+	"\x0fRecordsToDelete\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12#\n" +
+	"\rbefore_offset\x18\x02 \x01(\x03R\fbeforeOffset\"R\n" +
+	"\x15DeleteRecordsResponse\x129\n" +
+	"\aresults\x18\x01 \x03(\v2\x1f.leat.gateway.v1.DeletedRecordsR\aresults\"\x83\x01\n" +
+	"\x0eDeletedRecords\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12(\n" +
+	"\x10log_start_offset\x18\x02 \x01(\x03R\x0elogStartOffset\x12)\n" +
+	"\x05error\x18\x03 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"e\n" +
+	"\x13ElectLeadersRequest\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\x05R\n" +
+	"partitions\x12\x18\n" +
+	"\aunclean\x18\x03 \x01(\bR\aunclean\"P\n" +
+	"\x14ElectLeadersResponse\x128\n" +
+	"\aresults\x18\x01 \x03(\v2\x1e.leat.gateway.v1.ElectedLeaderR\aresults\"\xa0\x01\n" +
+	"\rElectedLeader\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x16\n" +
+	"\x06leader\x18\x03 \x01(\x05R\x06leader\x12\x18\n" +
+	"\achanged\x18\x04 \x01(\bR\achanged\x12)\n" +
+	"\x05error\x18\x05 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"J\n" +
+	"\x12DigestTopicRequest\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\x05R\n" +
+	"partitions\"W\n" +
+	"\x13DigestTopicResponse\x12@\n" +
+	"\n" +
+	"partitions\x18\x01 \x03(\v2 .leat.gateway.v1.PartitionDigestR\n" +
+	"partitions\"\xde\x01\n" +
+	"\x0fPartitionDigest\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12%\n" +
+	"\x0ehigh_watermark\x18\x02 \x01(\x03R\rhighWatermark\x12\x1f\n" +
+	"\vfrom_offset\x18\x03 \x01(\x03R\n" +
+	"fromOffset\x12:\n" +
+	"\breplicas\x18\x04 \x03(\v2\x1e.leat.gateway.v1.ReplicaDigestR\breplicas\x12)\n" +
+	"\x05error\x18\x05 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"\x84\x01\n" +
+	"\rReplicaDigest\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\fR\x06digest\x12\x18\n" +
+	"\arecords\x18\x03 \x01(\x03R\arecords\x12)\n" +
+	"\x05error\x18\x04 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"\x18\n" +
 	"\x16DescribeClusterRequest\"\xfc\x02\n" +
 	"\x17DescribeClusterResponse\x12\x1d\n" +
 	"\n" +
@@ -2432,7 +3162,8 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\x19CONFIG_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CONFIG_SOURCE_TOPIC\x10\x01\x12!\n" +
 	"\x1dCONFIG_SOURCE_CLUSTER_DEFAULT\x10\x02\x12\x19\n" +
-	"\x15CONFIG_SOURCE_DEFAULT\x10\x032\x90\b\n" +
+	"\x15CONFIG_SOURCE_DEFAULT\x10\x032\xa7\n" +
+	"\n" +
 	"\fAdminService\x12X\n" +
 	"\vCreateTopic\x12#.leat.gateway.v1.CreateTopicRequest\x1a$.leat.gateway.v1.CreateTopicResponse\x12X\n" +
 	"\vDeleteTopic\x12#.leat.gateway.v1.DeleteTopicRequest\x1a$.leat.gateway.v1.DeleteTopicResponse\x12U\n" +
@@ -2441,7 +3172,10 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
 	"ListTopics\x12\".leat.gateway.v1.ListTopicsRequest\x1a#.leat.gateway.v1.ListTopicsResponse\x12^\n" +
 	"\rDescribeTopic\x12%.leat.gateway.v1.DescribeTopicRequest\x1a&.leat.gateway.v1.DescribeTopicResponse\x12X\n" +
-	"\vListOffsets\x12#.leat.gateway.v1.ListOffsetsRequest\x1a$.leat.gateway.v1.ListOffsetsResponse\x12d\n" +
+	"\vListOffsets\x12#.leat.gateway.v1.ListOffsetsRequest\x1a$.leat.gateway.v1.ListOffsetsResponse\x12^\n" +
+	"\rDeleteRecords\x12%.leat.gateway.v1.DeleteRecordsRequest\x1a&.leat.gateway.v1.DeleteRecordsResponse\x12[\n" +
+	"\fElectLeaders\x12$.leat.gateway.v1.ElectLeadersRequest\x1a%.leat.gateway.v1.ElectLeadersResponse\x12X\n" +
+	"\vDigestTopic\x12#.leat.gateway.v1.DigestTopicRequest\x1a$.leat.gateway.v1.DigestTopicResponse\x12d\n" +
 	"\x0fDescribeCluster\x12'.leat.gateway.v1.DescribeClusterRequest\x1a(.leat.gateway.v1.DescribeClusterResponse\x12U\n" +
 	"\n" +
 	"ListGroups\x12\".leat.gateway.v1.ListGroupsRequest\x1a#.leat.gateway.v1.ListGroupsResponse\x12^\n" +
@@ -2463,7 +3197,7 @@ func file_leat_gateway_v1_admin_service_proto_rawDescGZIP() []byte {
 }
 
 var file_leat_gateway_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_leat_gateway_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_leat_gateway_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_leat_gateway_v1_admin_service_proto_goTypes = []any{
 	(ConfigSource)(0),                  // 0: leat.gateway.v1.ConfigSource
 	(*CreateTopicRequest)(nil),         // 1: leat.gateway.v1.CreateTopicRequest
@@ -2483,75 +3217,101 @@ var file_leat_gateway_v1_admin_service_proto_goTypes = []any{
 	(*ListOffsetsRequest)(nil),         // 15: leat.gateway.v1.ListOffsetsRequest
 	(*ListOffsetsResponse)(nil),        // 16: leat.gateway.v1.ListOffsetsResponse
 	(*PartitionOffset)(nil),            // 17: leat.gateway.v1.PartitionOffset
-	(*DescribeClusterRequest)(nil),     // 18: leat.gateway.v1.DescribeClusterRequest
-	(*DescribeClusterResponse)(nil),    // 19: leat.gateway.v1.DescribeClusterResponse
-	(*ServiceDescription)(nil),         // 20: leat.gateway.v1.ServiceDescription
-	(*ListGroupsRequest)(nil),          // 21: leat.gateway.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),         // 22: leat.gateway.v1.ListGroupsResponse
-	(*GroupSummary)(nil),               // 23: leat.gateway.v1.GroupSummary
-	(*DescribeGroupRequest)(nil),       // 24: leat.gateway.v1.DescribeGroupRequest
-	(*DescribeGroupResponse)(nil),      // 25: leat.gateway.v1.DescribeGroupResponse
-	(*GroupMember)(nil),                // 26: leat.gateway.v1.GroupMember
-	(*GroupPartition)(nil),             // 27: leat.gateway.v1.GroupPartition
-	(*CommitGroupOffsetsRequest)(nil),  // 28: leat.gateway.v1.CommitGroupOffsetsRequest
-	(*GroupOffset)(nil),                // 29: leat.gateway.v1.GroupOffset
-	(*CommitGroupOffsetsResponse)(nil), // 30: leat.gateway.v1.CommitGroupOffsetsResponse
-	(*DeleteGroupRequest)(nil),         // 31: leat.gateway.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),        // 32: leat.gateway.v1.DeleteGroupResponse
-	nil,                                // 33: leat.gateway.v1.CreateTopicRequest.ConfigsEntry
-	nil,                                // 34: leat.gateway.v1.AlterTopicRequest.SetConfigsEntry
-	(*v1.OffsetSpec)(nil),              // 35: leat.type.v1.OffsetSpec
-	(*timestamppb.Timestamp)(nil),      // 36: google.protobuf.Timestamp
-	(*v1.Error)(nil),                   // 37: leat.type.v1.Error
-	(*v1.Process)(nil),                 // 38: leat.type.v1.Process
+	(*DeleteRecordsRequest)(nil),       // 18: leat.gateway.v1.DeleteRecordsRequest
+	(*RecordsToDelete)(nil),            // 19: leat.gateway.v1.RecordsToDelete
+	(*DeleteRecordsResponse)(nil),      // 20: leat.gateway.v1.DeleteRecordsResponse
+	(*DeletedRecords)(nil),             // 21: leat.gateway.v1.DeletedRecords
+	(*ElectLeadersRequest)(nil),        // 22: leat.gateway.v1.ElectLeadersRequest
+	(*ElectLeadersResponse)(nil),       // 23: leat.gateway.v1.ElectLeadersResponse
+	(*ElectedLeader)(nil),              // 24: leat.gateway.v1.ElectedLeader
+	(*DigestTopicRequest)(nil),         // 25: leat.gateway.v1.DigestTopicRequest
+	(*DigestTopicResponse)(nil),        // 26: leat.gateway.v1.DigestTopicResponse
+	(*PartitionDigest)(nil),            // 27: leat.gateway.v1.PartitionDigest
+	(*ReplicaDigest)(nil),              // 28: leat.gateway.v1.ReplicaDigest
+	(*DescribeClusterRequest)(nil),     // 29: leat.gateway.v1.DescribeClusterRequest
+	(*DescribeClusterResponse)(nil),    // 30: leat.gateway.v1.DescribeClusterResponse
+	(*ServiceDescription)(nil),         // 31: leat.gateway.v1.ServiceDescription
+	(*ListGroupsRequest)(nil),          // 32: leat.gateway.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),         // 33: leat.gateway.v1.ListGroupsResponse
+	(*GroupSummary)(nil),               // 34: leat.gateway.v1.GroupSummary
+	(*DescribeGroupRequest)(nil),       // 35: leat.gateway.v1.DescribeGroupRequest
+	(*DescribeGroupResponse)(nil),      // 36: leat.gateway.v1.DescribeGroupResponse
+	(*GroupMember)(nil),                // 37: leat.gateway.v1.GroupMember
+	(*GroupPartition)(nil),             // 38: leat.gateway.v1.GroupPartition
+	(*CommitGroupOffsetsRequest)(nil),  // 39: leat.gateway.v1.CommitGroupOffsetsRequest
+	(*GroupOffset)(nil),                // 40: leat.gateway.v1.GroupOffset
+	(*CommitGroupOffsetsResponse)(nil), // 41: leat.gateway.v1.CommitGroupOffsetsResponse
+	(*DeleteGroupRequest)(nil),         // 42: leat.gateway.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),        // 43: leat.gateway.v1.DeleteGroupResponse
+	nil,                                // 44: leat.gateway.v1.CreateTopicRequest.ConfigsEntry
+	nil,                                // 45: leat.gateway.v1.AlterTopicRequest.SetConfigsEntry
+	(*v1.OffsetSpec)(nil),              // 46: leat.type.v1.OffsetSpec
+	(*timestamppb.Timestamp)(nil),      // 47: google.protobuf.Timestamp
+	(*v1.Error)(nil),                   // 48: leat.type.v1.Error
+	(*v1.Process)(nil),                 // 49: leat.type.v1.Process
 }
 var file_leat_gateway_v1_admin_service_proto_depIdxs = []int32{
-	33, // 0: leat.gateway.v1.CreateTopicRequest.configs:type_name -> leat.gateway.v1.CreateTopicRequest.ConfigsEntry
-	34, // 1: leat.gateway.v1.AlterTopicRequest.set_configs:type_name -> leat.gateway.v1.AlterTopicRequest.SetConfigsEntry
+	44, // 0: leat.gateway.v1.CreateTopicRequest.configs:type_name -> leat.gateway.v1.CreateTopicRequest.ConfigsEntry
+	45, // 1: leat.gateway.v1.AlterTopicRequest.set_configs:type_name -> leat.gateway.v1.AlterTopicRequest.SetConfigsEntry
 	9,  // 2: leat.gateway.v1.ListTopicsResponse.topics:type_name -> leat.gateway.v1.TopicSummary
 	9,  // 3: leat.gateway.v1.DescribeTopicResponse.summary:type_name -> leat.gateway.v1.TopicSummary
 	12, // 4: leat.gateway.v1.DescribeTopicResponse.configs:type_name -> leat.gateway.v1.ConfigEntry
 	13, // 5: leat.gateway.v1.DescribeTopicResponse.partitions:type_name -> leat.gateway.v1.PartitionDescription
 	0,  // 6: leat.gateway.v1.ConfigEntry.source:type_name -> leat.gateway.v1.ConfigSource
 	14, // 7: leat.gateway.v1.PartitionDescription.replica_ends:type_name -> leat.gateway.v1.ReplicaEnd
-	35, // 8: leat.gateway.v1.ListOffsetsRequest.spec:type_name -> leat.type.v1.OffsetSpec
+	46, // 8: leat.gateway.v1.ListOffsetsRequest.spec:type_name -> leat.type.v1.OffsetSpec
 	17, // 9: leat.gateway.v1.ListOffsetsResponse.offsets:type_name -> leat.gateway.v1.PartitionOffset
-	36, // 10: leat.gateway.v1.PartitionOffset.timestamp:type_name -> google.protobuf.Timestamp
-	37, // 11: leat.gateway.v1.PartitionOffset.error:type_name -> leat.type.v1.Error
-	20, // 12: leat.gateway.v1.DescribeClusterResponse.services:type_name -> leat.gateway.v1.ServiceDescription
-	38, // 13: leat.gateway.v1.ServiceDescription.process:type_name -> leat.type.v1.Process
-	23, // 14: leat.gateway.v1.ListGroupsResponse.groups:type_name -> leat.gateway.v1.GroupSummary
-	23, // 15: leat.gateway.v1.DescribeGroupResponse.summary:type_name -> leat.gateway.v1.GroupSummary
-	26, // 16: leat.gateway.v1.DescribeGroupResponse.members:type_name -> leat.gateway.v1.GroupMember
-	27, // 17: leat.gateway.v1.DescribeGroupResponse.partitions:type_name -> leat.gateway.v1.GroupPartition
-	29, // 18: leat.gateway.v1.CommitGroupOffsetsRequest.offsets:type_name -> leat.gateway.v1.GroupOffset
-	1,  // 19: leat.gateway.v1.AdminService.CreateTopic:input_type -> leat.gateway.v1.CreateTopicRequest
-	3,  // 20: leat.gateway.v1.AdminService.DeleteTopic:input_type -> leat.gateway.v1.DeleteTopicRequest
-	5,  // 21: leat.gateway.v1.AdminService.AlterTopic:input_type -> leat.gateway.v1.AlterTopicRequest
-	7,  // 22: leat.gateway.v1.AdminService.ListTopics:input_type -> leat.gateway.v1.ListTopicsRequest
-	10, // 23: leat.gateway.v1.AdminService.DescribeTopic:input_type -> leat.gateway.v1.DescribeTopicRequest
-	15, // 24: leat.gateway.v1.AdminService.ListOffsets:input_type -> leat.gateway.v1.ListOffsetsRequest
-	18, // 25: leat.gateway.v1.AdminService.DescribeCluster:input_type -> leat.gateway.v1.DescribeClusterRequest
-	21, // 26: leat.gateway.v1.AdminService.ListGroups:input_type -> leat.gateway.v1.ListGroupsRequest
-	24, // 27: leat.gateway.v1.AdminService.DescribeGroup:input_type -> leat.gateway.v1.DescribeGroupRequest
-	28, // 28: leat.gateway.v1.AdminService.CommitGroupOffsets:input_type -> leat.gateway.v1.CommitGroupOffsetsRequest
-	31, // 29: leat.gateway.v1.AdminService.DeleteGroup:input_type -> leat.gateway.v1.DeleteGroupRequest
-	2,  // 30: leat.gateway.v1.AdminService.CreateTopic:output_type -> leat.gateway.v1.CreateTopicResponse
-	4,  // 31: leat.gateway.v1.AdminService.DeleteTopic:output_type -> leat.gateway.v1.DeleteTopicResponse
-	6,  // 32: leat.gateway.v1.AdminService.AlterTopic:output_type -> leat.gateway.v1.AlterTopicResponse
-	8,  // 33: leat.gateway.v1.AdminService.ListTopics:output_type -> leat.gateway.v1.ListTopicsResponse
-	11, // 34: leat.gateway.v1.AdminService.DescribeTopic:output_type -> leat.gateway.v1.DescribeTopicResponse
-	16, // 35: leat.gateway.v1.AdminService.ListOffsets:output_type -> leat.gateway.v1.ListOffsetsResponse
-	19, // 36: leat.gateway.v1.AdminService.DescribeCluster:output_type -> leat.gateway.v1.DescribeClusterResponse
-	22, // 37: leat.gateway.v1.AdminService.ListGroups:output_type -> leat.gateway.v1.ListGroupsResponse
-	25, // 38: leat.gateway.v1.AdminService.DescribeGroup:output_type -> leat.gateway.v1.DescribeGroupResponse
-	30, // 39: leat.gateway.v1.AdminService.CommitGroupOffsets:output_type -> leat.gateway.v1.CommitGroupOffsetsResponse
-	32, // 40: leat.gateway.v1.AdminService.DeleteGroup:output_type -> leat.gateway.v1.DeleteGroupResponse
-	30, // [30:41] is the sub-list for method output_type
-	19, // [19:30] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	47, // 10: leat.gateway.v1.PartitionOffset.timestamp:type_name -> google.protobuf.Timestamp
+	48, // 11: leat.gateway.v1.PartitionOffset.error:type_name -> leat.type.v1.Error
+	19, // 12: leat.gateway.v1.DeleteRecordsRequest.partitions:type_name -> leat.gateway.v1.RecordsToDelete
+	21, // 13: leat.gateway.v1.DeleteRecordsResponse.results:type_name -> leat.gateway.v1.DeletedRecords
+	48, // 14: leat.gateway.v1.DeletedRecords.error:type_name -> leat.type.v1.Error
+	24, // 15: leat.gateway.v1.ElectLeadersResponse.results:type_name -> leat.gateway.v1.ElectedLeader
+	48, // 16: leat.gateway.v1.ElectedLeader.error:type_name -> leat.type.v1.Error
+	27, // 17: leat.gateway.v1.DigestTopicResponse.partitions:type_name -> leat.gateway.v1.PartitionDigest
+	28, // 18: leat.gateway.v1.PartitionDigest.replicas:type_name -> leat.gateway.v1.ReplicaDigest
+	48, // 19: leat.gateway.v1.PartitionDigest.error:type_name -> leat.type.v1.Error
+	48, // 20: leat.gateway.v1.ReplicaDigest.error:type_name -> leat.type.v1.Error
+	31, // 21: leat.gateway.v1.DescribeClusterResponse.services:type_name -> leat.gateway.v1.ServiceDescription
+	49, // 22: leat.gateway.v1.ServiceDescription.process:type_name -> leat.type.v1.Process
+	34, // 23: leat.gateway.v1.ListGroupsResponse.groups:type_name -> leat.gateway.v1.GroupSummary
+	34, // 24: leat.gateway.v1.DescribeGroupResponse.summary:type_name -> leat.gateway.v1.GroupSummary
+	37, // 25: leat.gateway.v1.DescribeGroupResponse.members:type_name -> leat.gateway.v1.GroupMember
+	38, // 26: leat.gateway.v1.DescribeGroupResponse.partitions:type_name -> leat.gateway.v1.GroupPartition
+	40, // 27: leat.gateway.v1.CommitGroupOffsetsRequest.offsets:type_name -> leat.gateway.v1.GroupOffset
+	1,  // 28: leat.gateway.v1.AdminService.CreateTopic:input_type -> leat.gateway.v1.CreateTopicRequest
+	3,  // 29: leat.gateway.v1.AdminService.DeleteTopic:input_type -> leat.gateway.v1.DeleteTopicRequest
+	5,  // 30: leat.gateway.v1.AdminService.AlterTopic:input_type -> leat.gateway.v1.AlterTopicRequest
+	7,  // 31: leat.gateway.v1.AdminService.ListTopics:input_type -> leat.gateway.v1.ListTopicsRequest
+	10, // 32: leat.gateway.v1.AdminService.DescribeTopic:input_type -> leat.gateway.v1.DescribeTopicRequest
+	15, // 33: leat.gateway.v1.AdminService.ListOffsets:input_type -> leat.gateway.v1.ListOffsetsRequest
+	18, // 34: leat.gateway.v1.AdminService.DeleteRecords:input_type -> leat.gateway.v1.DeleteRecordsRequest
+	22, // 35: leat.gateway.v1.AdminService.ElectLeaders:input_type -> leat.gateway.v1.ElectLeadersRequest
+	25, // 36: leat.gateway.v1.AdminService.DigestTopic:input_type -> leat.gateway.v1.DigestTopicRequest
+	29, // 37: leat.gateway.v1.AdminService.DescribeCluster:input_type -> leat.gateway.v1.DescribeClusterRequest
+	32, // 38: leat.gateway.v1.AdminService.ListGroups:input_type -> leat.gateway.v1.ListGroupsRequest
+	35, // 39: leat.gateway.v1.AdminService.DescribeGroup:input_type -> leat.gateway.v1.DescribeGroupRequest
+	39, // 40: leat.gateway.v1.AdminService.CommitGroupOffsets:input_type -> leat.gateway.v1.CommitGroupOffsetsRequest
+	42, // 41: leat.gateway.v1.AdminService.DeleteGroup:input_type -> leat.gateway.v1.DeleteGroupRequest
+	2,  // 42: leat.gateway.v1.AdminService.CreateTopic:output_type -> leat.gateway.v1.CreateTopicResponse
+	4,  // 43: leat.gateway.v1.AdminService.DeleteTopic:output_type -> leat.gateway.v1.DeleteTopicResponse
+	6,  // 44: leat.gateway.v1.AdminService.AlterTopic:output_type -> leat.gateway.v1.AlterTopicResponse
+	8,  // 45: leat.gateway.v1.AdminService.ListTopics:output_type -> leat.gateway.v1.ListTopicsResponse
+	11, // 46: leat.gateway.v1.AdminService.DescribeTopic:output_type -> leat.gateway.v1.DescribeTopicResponse
+	16, // 47: leat.gateway.v1.AdminService.ListOffsets:output_type -> leat.gateway.v1.ListOffsetsResponse
+	20, // 48: leat.gateway.v1.AdminService.DeleteRecords:output_type -> leat.gateway.v1.DeleteRecordsResponse
+	23, // 49: leat.gateway.v1.AdminService.ElectLeaders:output_type -> leat.gateway.v1.ElectLeadersResponse
+	26, // 50: leat.gateway.v1.AdminService.DigestTopic:output_type -> leat.gateway.v1.DigestTopicResponse
+	30, // 51: leat.gateway.v1.AdminService.DescribeCluster:output_type -> leat.gateway.v1.DescribeClusterResponse
+	33, // 52: leat.gateway.v1.AdminService.ListGroups:output_type -> leat.gateway.v1.ListGroupsResponse
+	36, // 53: leat.gateway.v1.AdminService.DescribeGroup:output_type -> leat.gateway.v1.DescribeGroupResponse
+	41, // 54: leat.gateway.v1.AdminService.CommitGroupOffsets:output_type -> leat.gateway.v1.CommitGroupOffsetsResponse
+	43, // 55: leat.gateway.v1.AdminService.DeleteGroup:output_type -> leat.gateway.v1.DeleteGroupResponse
+	42, // [42:56] is the sub-list for method output_type
+	28, // [28:42] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_leat_gateway_v1_admin_service_proto_init() }
@@ -2567,7 +3327,7 @@ func file_leat_gateway_v1_admin_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_gateway_v1_admin_service_proto_rawDesc), len(file_leat_gateway_v1_admin_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   34,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

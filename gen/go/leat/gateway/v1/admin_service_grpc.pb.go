@@ -25,6 +25,9 @@ const (
 	AdminService_ListTopics_FullMethodName         = "/leat.gateway.v1.AdminService/ListTopics"
 	AdminService_DescribeTopic_FullMethodName      = "/leat.gateway.v1.AdminService/DescribeTopic"
 	AdminService_ListOffsets_FullMethodName        = "/leat.gateway.v1.AdminService/ListOffsets"
+	AdminService_DeleteRecords_FullMethodName      = "/leat.gateway.v1.AdminService/DeleteRecords"
+	AdminService_ElectLeaders_FullMethodName       = "/leat.gateway.v1.AdminService/ElectLeaders"
+	AdminService_DigestTopic_FullMethodName        = "/leat.gateway.v1.AdminService/DigestTopic"
 	AdminService_DescribeCluster_FullMethodName    = "/leat.gateway.v1.AdminService/DescribeCluster"
 	AdminService_ListGroups_FullMethodName         = "/leat.gateway.v1.AdminService/ListGroups"
 	AdminService_DescribeGroup_FullMethodName      = "/leat.gateway.v1.AdminService/DescribeGroup"
@@ -52,6 +55,15 @@ type AdminServiceClient interface {
 	DescribeTopic(ctx context.Context, in *DescribeTopicRequest, opts ...grpc.CallOption) (*DescribeTopicResponse, error)
 	// ListOffsets resolves offsets of a topic by place or timestamp. Idempotent.
 	ListOffsets(ctx context.Context, in *ListOffsetsRequest, opts ...grpc.CallOption) (*ListOffsetsResponse, error)
+	// DeleteRecords deletes the records of partitions below given offsets. Idempotent.
+	DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error)
+	// ElectLeaders elects leaders of a topic's partitions: preferred ones, or, by an
+	// operator's will, unclean ones that lose records.
+	ElectLeaders(ctx context.Context, in *ElectLeadersRequest, opts ...grpc.CallOption) (*ElectLeadersResponse, error)
+	// DigestTopic hashes each replica's records below one high watermark of each
+	// partition, and waits within the call's deadline until living replicas have
+	// reached it. Idempotent.
+	DigestTopic(ctx context.Context, in *DigestTopicRequest, opts ...grpc.CallOption) (*DigestTopicResponse, error)
 	// DescribeCluster tells processes and health. Idempotent.
 	DescribeCluster(ctx context.Context, in *DescribeClusterRequest, opts ...grpc.CallOption) (*DescribeClusterResponse, error)
 	// ListGroups lists consumer groups by name. Idempotent.
@@ -132,6 +144,36 @@ func (c *adminServiceClient) ListOffsets(ctx context.Context, in *ListOffsetsReq
 	return out, nil
 }
 
+func (c *adminServiceClient) DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteRecordsResponse)
+	err := c.cc.Invoke(ctx, AdminService_DeleteRecords_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ElectLeaders(ctx context.Context, in *ElectLeadersRequest, opts ...grpc.CallOption) (*ElectLeadersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ElectLeadersResponse)
+	err := c.cc.Invoke(ctx, AdminService_ElectLeaders_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DigestTopic(ctx context.Context, in *DigestTopicRequest, opts ...grpc.CallOption) (*DigestTopicResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DigestTopicResponse)
+	err := c.cc.Invoke(ctx, AdminService_DigestTopic_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) DescribeCluster(ctx context.Context, in *DescribeClusterRequest, opts ...grpc.CallOption) (*DescribeClusterResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DescribeClusterResponse)
@@ -202,6 +244,15 @@ type AdminServiceServer interface {
 	DescribeTopic(context.Context, *DescribeTopicRequest) (*DescribeTopicResponse, error)
 	// ListOffsets resolves offsets of a topic by place or timestamp. Idempotent.
 	ListOffsets(context.Context, *ListOffsetsRequest) (*ListOffsetsResponse, error)
+	// DeleteRecords deletes the records of partitions below given offsets. Idempotent.
+	DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error)
+	// ElectLeaders elects leaders of a topic's partitions: preferred ones, or, by an
+	// operator's will, unclean ones that lose records.
+	ElectLeaders(context.Context, *ElectLeadersRequest) (*ElectLeadersResponse, error)
+	// DigestTopic hashes each replica's records below one high watermark of each
+	// partition, and waits within the call's deadline until living replicas have
+	// reached it. Idempotent.
+	DigestTopic(context.Context, *DigestTopicRequest) (*DigestTopicResponse, error)
 	// DescribeCluster tells processes and health. Idempotent.
 	DescribeCluster(context.Context, *DescribeClusterRequest) (*DescribeClusterResponse, error)
 	// ListGroups lists consumer groups by name. Idempotent.
@@ -239,6 +290,15 @@ func (UnimplementedAdminServiceServer) DescribeTopic(context.Context, *DescribeT
 }
 func (UnimplementedAdminServiceServer) ListOffsets(context.Context, *ListOffsetsRequest) (*ListOffsetsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListOffsets not implemented")
+}
+func (UnimplementedAdminServiceServer) DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteRecords not implemented")
+}
+func (UnimplementedAdminServiceServer) ElectLeaders(context.Context, *ElectLeadersRequest) (*ElectLeadersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ElectLeaders not implemented")
+}
+func (UnimplementedAdminServiceServer) DigestTopic(context.Context, *DigestTopicRequest) (*DigestTopicResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DigestTopic not implemented")
 }
 func (UnimplementedAdminServiceServer) DescribeCluster(context.Context, *DescribeClusterRequest) (*DescribeClusterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeCluster not implemented")
@@ -384,6 +444,60 @@ func _AdminService_ListOffsets_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_DeleteRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteRecordsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DeleteRecords(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DeleteRecords_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DeleteRecords(ctx, req.(*DeleteRecordsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ElectLeaders_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ElectLeadersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ElectLeaders(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ElectLeaders_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ElectLeaders(ctx, req.(*ElectLeadersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DigestTopic_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DigestTopicRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DigestTopic(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DigestTopic_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DigestTopic(ctx, req.(*DigestTopicRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_DescribeCluster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DescribeClusterRequest)
 	if err := dec(in); err != nil {
@@ -504,6 +618,18 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListOffsets",
 			Handler:    _AdminService_ListOffsets_Handler,
+		},
+		{
+			MethodName: "DeleteRecords",
+			Handler:    _AdminService_DeleteRecords_Handler,
+		},
+		{
+			MethodName: "ElectLeaders",
+			Handler:    _AdminService_ElectLeaders_Handler,
+		},
+		{
+			MethodName: "DigestTopic",
+			Handler:    _AdminService_DigestTopic_Handler,
 		},
 		{
 			MethodName: "DescribeCluster",

@@ -369,7 +369,10 @@ type ConsumeOpen struct {
 	Assignor string `protobuf:"bytes,20,opt,name=assignor,proto3" json:"assignor,omitempty"`
 	// Commit nothing that the client does not ask for: not even, in a group, where a
 	// partition starts that has no committed offset.
-	LeaveOffsets  bool `protobuf:"varint,21,opt,name=leave_offsets,json=leaveOffsets,proto3" json:"leave_offsets,omitempty"`
+	LeaveOffsets bool `protobuf:"varint,21,opt,name=leave_offsets,json=leaveOffsets,proto3" json:"leave_offsets,omitempty"`
+	// Read from this broker's replicas, whether they lead or follow, up to the high
+	// watermark that they know; without a group only. Absent: from leaders.
+	Replica       *int32 `protobuf:"varint,22,opt,name=replica,proto3,oneof" json:"replica,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -549,6 +552,13 @@ func (x *ConsumeOpen) GetLeaveOffsets() bool {
 		return x.LeaveOffsets
 	}
 	return false
+}
+
+func (x *ConsumeOpen) GetReplica() int32 {
+	if x != nil && x.Replica != nil {
+		return *x.Replica
+	}
+	return 0
 }
 
 // ConsumePartition is a partition taken by hand.
@@ -2418,7 +2428,7 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	"\x04ping\x18\n" +
 	" \x01(\v2\x1c.leat.gateway.v1.ConsumePingH\x00R\x04ping\x125\n" +
 	"\x05leave\x18\v \x01(\v2\x1d.leat.gateway.v1.ConsumeLeaveH\x00R\x05leaveB\t\n" +
-	"\amessage\"\xc0\a\n" +
+	"\amessage\"\xeb\a\n" +
 	"\vConsumeOpen\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12\x14\n" +
@@ -2444,7 +2454,10 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	"\x0fisolation_level\x18\x12 \x01(\x0e2\x1c.leat.type.v1.IsolationLevelR\x0eisolationLevel\x12!\n" +
 	"\fcredit_bytes\x18\x13 \x01(\x03R\vcreditBytes\x12\x1a\n" +
 	"\bassignor\x18\x14 \x01(\tR\bassignor\x12#\n" +
-	"\rleave_offsets\x18\x15 \x01(\bR\fleaveOffsets\"n\n" +
+	"\rleave_offsets\x18\x15 \x01(\bR\fleaveOffsets\x12\x1d\n" +
+	"\areplica\x18\x16 \x01(\x05H\x00R\areplica\x88\x01\x01B\n" +
+	"\n" +
+	"\b_replica\"n\n" +
 	"\x10ConsumePartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1b\n" +
@@ -2709,6 +2722,7 @@ func file_leat_gateway_v1_consumer_service_proto_init() {
 		(*ConsumeRequest_Ping)(nil),
 		(*ConsumeRequest_Leave)(nil),
 	}
+	file_leat_gateway_v1_consumer_service_proto_msgTypes[1].OneofWrappers = []any{}
 	file_leat_gateway_v1_consumer_service_proto_msgTypes[2].OneofWrappers = []any{}
 	file_leat_gateway_v1_consumer_service_proto_msgTypes[3].OneofWrappers = []any{}
 	file_leat_gateway_v1_consumer_service_proto_msgTypes[7].OneofWrappers = []any{

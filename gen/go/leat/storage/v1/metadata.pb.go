@@ -654,9 +654,13 @@ type PartitionRecord struct {
 	// Owner of the shard; absent: none, or no shard.
 	ShardOwner *ProcessRef `protobuf:"bytes,12,opt,name=shard_owner,json=shardOwner,proto3" json:"shard_owner,omitempty"`
 	// Epoch of the ownership.
-	ShardEpoch    int64 `protobuf:"varint,13,opt,name=shard_epoch,json=shardEpoch,proto3" json:"shard_epoch,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ShardEpoch int64 `protobuf:"varint,13,opt,name=shard_epoch,json=shardEpoch,proto3" json:"shard_epoch,omitempty"`
+	// Replicas that a running reassignment ends with; empty: none runs.
+	TargetReplicas []int32 `protobuf:"varint,14,rep,packed,name=target_replicas,json=targetReplicas,proto3" json:"target_replicas,omitempty"`
+	// Replicas as they were before the running reassignment.
+	FormerReplicas []int32 `protobuf:"varint,15,rep,packed,name=former_replicas,json=formerReplicas,proto3" json:"former_replicas,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PartitionRecord) Reset() {
@@ -780,6 +784,20 @@ func (x *PartitionRecord) GetShardEpoch() int64 {
 	return 0
 }
 
+func (x *PartitionRecord) GetTargetReplicas() []int32 {
+	if x != nil {
+		return x.TargetReplicas
+	}
+	return nil
+}
+
+func (x *PartitionRecord) GetFormerReplicas() []int32 {
+	if x != nil {
+		return x.FormerReplicas
+	}
+	return nil
+}
+
 // DeletionRecord, key <prefix>/deletions/<topic-id in hex>, goes when every
 // broker has confirmed.
 type DeletionRecord struct {
@@ -854,6 +872,153 @@ func (x *DeletionRecord) GetPendingBrokers() []int32 {
 	return nil
 }
 
+// ReassignmentRecord, key <prefix>/reassignments/<plan id>, goes when no partition
+// of it is left to do.
+type ReassignmentRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Version of this value's format.
+	FormatVersion int32 `protobuf:"varint,1,opt,name=format_version,json=formatVersion,proto3" json:"format_version,omitempty"`
+	// Id of the plan.
+	PlanId string `protobuf:"bytes,2,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// Partitions that are not done, without their target.
+	Partitions []*ReassignedPartition `protobuf:"bytes,3,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	// Nothing more of it begins or completes.
+	Paused bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
+	// It is being taken back.
+	Cancelling    bool `protobuf:"varint,5,opt,name=cancelling,proto3" json:"cancelling,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReassignmentRecord) Reset() {
+	*x = ReassignmentRecord{}
+	mi := &file_leat_storage_v1_metadata_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReassignmentRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReassignmentRecord) ProtoMessage() {}
+
+func (x *ReassignmentRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_storage_v1_metadata_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReassignmentRecord.ProtoReflect.Descriptor instead.
+func (*ReassignmentRecord) Descriptor() ([]byte, []int) {
+	return file_leat_storage_v1_metadata_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ReassignmentRecord) GetFormatVersion() int32 {
+	if x != nil {
+		return x.FormatVersion
+	}
+	return 0
+}
+
+func (x *ReassignmentRecord) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *ReassignmentRecord) GetPartitions() []*ReassignedPartition {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *ReassignmentRecord) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *ReassignmentRecord) GetCancelling() bool {
+	if x != nil {
+		return x.Cancelling
+	}
+	return false
+}
+
+// ReassignedPartition is one partition of a plan.
+type ReassignedPartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic id, 16 bytes.
+	TopicId []byte `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Replicas that it ends with.
+	Target        []int32 `protobuf:"varint,3,rep,packed,name=target,proto3" json:"target,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReassignedPartition) Reset() {
+	*x = ReassignedPartition{}
+	mi := &file_leat_storage_v1_metadata_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReassignedPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReassignedPartition) ProtoMessage() {}
+
+func (x *ReassignedPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_storage_v1_metadata_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReassignedPartition.ProtoReflect.Descriptor instead.
+func (*ReassignedPartition) Descriptor() ([]byte, []int) {
+	return file_leat_storage_v1_metadata_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ReassignedPartition) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *ReassignedPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ReassignedPartition) GetTarget() []int32 {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
 // ProducerIdRecord, key <prefix>/producer-ids, is the next block to hand out.
 type ProducerIdRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -867,7 +1032,7 @@ type ProducerIdRecord struct {
 
 func (x *ProducerIdRecord) Reset() {
 	*x = ProducerIdRecord{}
-	mi := &file_leat_storage_v1_metadata_proto_msgTypes[10]
+	mi := &file_leat_storage_v1_metadata_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +1044,7 @@ func (x *ProducerIdRecord) String() string {
 func (*ProducerIdRecord) ProtoMessage() {}
 
 func (x *ProducerIdRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_storage_v1_metadata_proto_msgTypes[10]
+	mi := &file_leat_storage_v1_metadata_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +1057,7 @@ func (x *ProducerIdRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProducerIdRecord.ProtoReflect.Descriptor instead.
 func (*ProducerIdRecord) Descriptor() ([]byte, []int) {
-	return file_leat_storage_v1_metadata_proto_rawDescGZIP(), []int{10}
+	return file_leat_storage_v1_metadata_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ProducerIdRecord) GetFormatVersion() int32 {
@@ -971,7 +1136,7 @@ const file_leat_storage_v1_metadata_proto_rawDesc = "" +
 	"\x0fTopicNameRecord\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\fR\atopicId\x12,\n" +
-	"\x12leader_epoch_floor\x18\x03 \x01(\x05R\x10leaderEpochFloor\"\xc2\x03\n" +
+	"\x12leader_epoch_floor\x18\x03 \x01(\x05R\x10leaderEpochFloor\"\x94\x04\n" +
 	"\x0fPartitionRecord\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\fR\atopicId\x12\x1c\n" +
@@ -988,12 +1153,28 @@ const file_leat_storage_v1_metadata_proto_rawDesc = "" +
 	"\vshard_owner\x18\f \x01(\v2\x1b.leat.storage.v1.ProcessRefR\n" +
 	"shardOwner\x12\x1f\n" +
 	"\vshard_epoch\x18\r \x01(\x03R\n" +
-	"shardEpoch\"\x8f\x01\n" +
+	"shardEpoch\x12'\n" +
+	"\x0ftarget_replicas\x18\x0e \x03(\x05R\x0etargetReplicas\x12'\n" +
+	"\x0fformer_replicas\x18\x0f \x03(\x05R\x0eformerReplicas\"\x8f\x01\n" +
 	"\x0eDeletionRecord\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\fR\atopicId\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12'\n" +
-	"\x0fpending_brokers\x18\x04 \x03(\x05R\x0ependingBrokers\"c\n" +
+	"\x0fpending_brokers\x18\x04 \x03(\x05R\x0ependingBrokers\"\xd2\x01\n" +
+	"\x12ReassignmentRecord\x12%\n" +
+	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x12\x17\n" +
+	"\aplan_id\x18\x02 \x01(\tR\x06planId\x12D\n" +
+	"\n" +
+	"partitions\x18\x03 \x03(\v2$.leat.storage.v1.ReassignedPartitionR\n" +
+	"partitions\x12\x16\n" +
+	"\x06paused\x18\x04 \x01(\bR\x06paused\x12\x1e\n" +
+	"\n" +
+	"cancelling\x18\x05 \x01(\bR\n" +
+	"cancelling\"f\n" +
+	"\x13ReassignedPartition\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x16\n" +
+	"\x06target\x18\x03 \x03(\x05R\x06target\"c\n" +
 	"\x10ProducerIdRecord\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x12(\n" +
 	"\x10next_producer_id\x18\x02 \x01(\x03R\x0enextProducerIdB\xbc\x01\n" +
@@ -1011,36 +1192,39 @@ func file_leat_storage_v1_metadata_proto_rawDescGZIP() []byte {
 	return file_leat_storage_v1_metadata_proto_rawDescData
 }
 
-var file_leat_storage_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_leat_storage_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_leat_storage_v1_metadata_proto_goTypes = []any{
-	(*ProcessRef)(nil),         // 0: leat.storage.v1.ProcessRef
-	(*ClusterRecord)(nil),      // 1: leat.storage.v1.ClusterRecord
-	(*ElectionRecord)(nil),     // 2: leat.storage.v1.ElectionRecord
-	(*RegistrationRecord)(nil), // 3: leat.storage.v1.RegistrationRecord
-	(*FeatureRecord)(nil),      // 4: leat.storage.v1.FeatureRecord
-	(*BrokerRecord)(nil),       // 5: leat.storage.v1.BrokerRecord
-	(*TopicRecord)(nil),        // 6: leat.storage.v1.TopicRecord
-	(*TopicNameRecord)(nil),    // 7: leat.storage.v1.TopicNameRecord
-	(*PartitionRecord)(nil),    // 8: leat.storage.v1.PartitionRecord
-	(*DeletionRecord)(nil),     // 9: leat.storage.v1.DeletionRecord
-	(*ProducerIdRecord)(nil),   // 10: leat.storage.v1.ProducerIdRecord
-	nil,                        // 11: leat.storage.v1.ClusterRecord.DefaultConfigsEntry
-	nil,                        // 12: leat.storage.v1.TopicRecord.ConfigsEntry
+	(*ProcessRef)(nil),          // 0: leat.storage.v1.ProcessRef
+	(*ClusterRecord)(nil),       // 1: leat.storage.v1.ClusterRecord
+	(*ElectionRecord)(nil),      // 2: leat.storage.v1.ElectionRecord
+	(*RegistrationRecord)(nil),  // 3: leat.storage.v1.RegistrationRecord
+	(*FeatureRecord)(nil),       // 4: leat.storage.v1.FeatureRecord
+	(*BrokerRecord)(nil),        // 5: leat.storage.v1.BrokerRecord
+	(*TopicRecord)(nil),         // 6: leat.storage.v1.TopicRecord
+	(*TopicNameRecord)(nil),     // 7: leat.storage.v1.TopicNameRecord
+	(*PartitionRecord)(nil),     // 8: leat.storage.v1.PartitionRecord
+	(*DeletionRecord)(nil),      // 9: leat.storage.v1.DeletionRecord
+	(*ReassignmentRecord)(nil),  // 10: leat.storage.v1.ReassignmentRecord
+	(*ReassignedPartition)(nil), // 11: leat.storage.v1.ReassignedPartition
+	(*ProducerIdRecord)(nil),    // 12: leat.storage.v1.ProducerIdRecord
+	nil,                         // 13: leat.storage.v1.ClusterRecord.DefaultConfigsEntry
+	nil,                         // 14: leat.storage.v1.TopicRecord.ConfigsEntry
 }
 var file_leat_storage_v1_metadata_proto_depIdxs = []int32{
-	11, // 0: leat.storage.v1.ClusterRecord.default_configs:type_name -> leat.storage.v1.ClusterRecord.DefaultConfigsEntry
+	13, // 0: leat.storage.v1.ClusterRecord.default_configs:type_name -> leat.storage.v1.ClusterRecord.DefaultConfigsEntry
 	0,  // 1: leat.storage.v1.ElectionRecord.controller:type_name -> leat.storage.v1.ProcessRef
 	0,  // 2: leat.storage.v1.RegistrationRecord.process:type_name -> leat.storage.v1.ProcessRef
 	4,  // 3: leat.storage.v1.RegistrationRecord.features:type_name -> leat.storage.v1.FeatureRecord
 	0,  // 4: leat.storage.v1.BrokerRecord.broker:type_name -> leat.storage.v1.ProcessRef
-	12, // 5: leat.storage.v1.TopicRecord.configs:type_name -> leat.storage.v1.TopicRecord.ConfigsEntry
+	14, // 5: leat.storage.v1.TopicRecord.configs:type_name -> leat.storage.v1.TopicRecord.ConfigsEntry
 	0,  // 6: leat.storage.v1.PartitionRecord.leader:type_name -> leat.storage.v1.ProcessRef
 	0,  // 7: leat.storage.v1.PartitionRecord.shard_owner:type_name -> leat.storage.v1.ProcessRef
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	11, // 8: leat.storage.v1.ReassignmentRecord.partitions:type_name -> leat.storage.v1.ReassignedPartition
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_leat_storage_v1_metadata_proto_init() }
@@ -1054,7 +1238,7 @@ func file_leat_storage_v1_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_storage_v1_metadata_proto_rawDesc), len(file_leat_storage_v1_metadata_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
