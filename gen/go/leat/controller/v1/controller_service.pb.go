@@ -489,12 +489,12 @@ func (x *ProposeIsrResponse) GetPosition() *Position {
 	return nil
 }
 
-// ReportReplicasRequest names replicas that went bad.
+// ReportReplicasRequest tells news of replicas.
 type ReportReplicasRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The reporting broker.
 	Broker *v1.Process `protobuf:"bytes,1,opt,name=broker,proto3" json:"broker,omitempty"`
-	// A verdict for each, never intact.
+	// A verdict for each; intact for those that were newly made.
 	Vouches       []*ReplicaVouch `protobuf:"bytes,2,rep,name=vouches,proto3" json:"vouches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -547,7 +547,7 @@ func (x *ReportReplicasRequest) GetVouches() []*ReplicaVouch {
 // ReportReplicasResponse tells where it took effect.
 type ReportReplicasResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Position at which the replicas are barred, or out of ISR and ELR.
+	// Position at which bad replicas are barred, or out of ISR and ELR.
 	Position      *Position `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -48,9 +48,10 @@ type ControllerServiceClient interface {
 	// ConfirmDeletion tells that a broker has deleted a topic's replicas.
 	// Idempotent.
 	ConfirmDeletion(ctx context.Context, in *ConfirmDeletionRequest, opts ...grpc.CallOption) (*ConfirmDeletionResponse, error)
-	// ReportReplicas tells that replicas of a living broker went bad, because their
-	// disk failed or their log proved damaged: they are barred and lose leadership.
-	// The broker repeats it until the stream shows it. Idempotent.
+	// ReportReplicas tells news of a living broker's replicas: those whose disk failed
+	// or whose log proved damaged are barred and lose leadership; those that were
+	// newly made, durably, may be led. The broker repeats it until the stream shows
+	// it, and to each new elected controller. Idempotent.
 	ReportReplicas(ctx context.Context, in *ReportReplicasRequest, opts ...grpc.CallOption) (*ReportReplicasResponse, error)
 	// AllocateProducerIds hands out a block of producer ids, never twice.
 	AllocateProducerIds(ctx context.Context, in *AllocateProducerIdsRequest, opts ...grpc.CallOption) (*AllocateProducerIdsResponse, error)
@@ -157,9 +158,10 @@ type ControllerServiceServer interface {
 	// ConfirmDeletion tells that a broker has deleted a topic's replicas.
 	// Idempotent.
 	ConfirmDeletion(context.Context, *ConfirmDeletionRequest) (*ConfirmDeletionResponse, error)
-	// ReportReplicas tells that replicas of a living broker went bad, because their
-	// disk failed or their log proved damaged: they are barred and lose leadership.
-	// The broker repeats it until the stream shows it. Idempotent.
+	// ReportReplicas tells news of a living broker's replicas: those whose disk failed
+	// or whose log proved damaged are barred and lose leadership; those that were
+	// newly made, durably, may be led. The broker repeats it until the stream shows
+	// it, and to each new elected controller. Idempotent.
 	ReportReplicas(context.Context, *ReportReplicasRequest) (*ReportReplicasResponse, error)
 	// AllocateProducerIds hands out a block of producer ids, never twice.
 	AllocateProducerIds(context.Context, *AllocateProducerIdsRequest) (*AllocateProducerIdsResponse, error)
