@@ -45,34 +45,62 @@ func (c *Client) ListOffsets(ctx context.Context, queries []OffsetQuery, isolati
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	results := make([]OffsetResult, len(queries))
-	open := make([]int, len(queries)) // indexes without an answer
 	for i, q := range queries {
 		results[i] = OffsetResult{OffsetQuery: q, Offset: -1, TimestampMs: -1, LeaderEpoch: -1}
+	}
+	c.askLeaders(ctx, leaderQuestions{
+		count: len(queries), what: "ask for an offset of ",
+		of: func(i int) (TopicPartition, *error) { return results[i].TopicPartition, &results[i].Err },
+		ask: func(ctx context.Context, addr string, asked []int, epochs map[int]int32) []int {
+			return c.listOffsetsAt(ctx, addr, results, asked, epochs, isolation)
+		},
+	})
+	return results
+}
+
+// leaderQuestions are questions about partitions to their leaders.
+type leaderQuestions struct {
+	count int
+	what  string // for errors: what is done to the partition whose name follows
+	// of tells the partition of a question, and where its error goes.
+	of func(i int) (TopicPartition, *error)
+	// ask asks one broker, and returns the questions to be repeated. It is called
+	// for several brokers at once.
+	ask func(ctx context.Context, addr string, asked []int, epochs map[int]int32) []int
+}
+
+// askLeaders asks until every question has an answer or an error that stays, or ctx
+// ends.
+func (c *Client) askLeaders(ctx context.Context, q leaderQuestions) {
+	open := make([]int, q.count) // indexes without an answer
+	for i := range open {
 		open[i] = i
 	}
 	for failures := 1; ; failures++ {
-		open = c.listOffsetsOnce(ctx, results, open, isolation)
+		open = c.askLeadersOnce(ctx, q, open)
 		if len(open) == 0 {
-			return results
+			return
 		}
 		if !sleep(ctx, c.cfg.backoff(failures)) {
 			for _, i := range open {
-				results[i].Err = contextError(ctx, "ask for an offset of "+results[i].TopicPartition.String(), results[i].Err).WithOutcome(outcomeNotDone)
+				p, err := q.of(i)
+				*err = contextError(ctx, q.what+p.String(), *err).WithOutcome(outcomeNotDone)
 			}
-			return results
+			return
 		}
 	}
 }
 
-// listOffsetsOnce asks each leader once and returns the queries to be repeated.
-func (c *Client) listOffsetsOnce(ctx context.Context, results []OffsetResult, open []int, isolation typev1.IsolationLevel) []int {
+// askLeadersOnce asks each leader once and returns the questions to be repeated.
+func (c *Client) askLeadersOnce(ctx context.Context, q leaderQuestions, open []int) []int {
 	byAddr := make(map[string][]int)
 	epochs := make(map[int]int32)
 	var again []int
 	for _, i := range open {
-		leader, ok := c.knownLeader(ctx, results[i].TopicPartition, &results[i].Err)
+		p, err := q.of(i)
+		leader, ok := c.knownLeader(ctx, p, err)
 		if !ok {
-			if rpc.Retryable(results[i].Err) {
+			if rpc.Retryable(*err) {
 				again = append(again, i)
 			}
 			continue
@@ -85,7 +113,7 @@ func (c *Client) listOffsetsOnce(ctx context.Context, results []OffsetResult, op
 	for addr, all := range byAddr {
 		for asked := range slices.Chunk(all, maxAskedAtOnce) {
 			wg.Go(func() {
-				retry := c.listOffsetsAt(ctx, addr, results, asked, epochs, isolation)
+				retry := q.ask(ctx, addr, asked, epochs)
 				mu.Lock()
 				defer mu.Unlock()
 				again = append(again, retry...)
