@@ -69,6 +69,13 @@ func (c *Controllers) ConfirmDeletion(ctx context.Context, req *controllerv1.Con
 	})
 }
 
+// ReportReplicas tells news of a living broker's replicas.
+func (c *Controllers) ReportReplicas(ctx context.Context, req *controllerv1.ReportReplicasRequest) (*controllerv1.ReportReplicasResponse, error) {
+	return call(ctx, c, func(ctx context.Context, conn *grpc.ClientConn) (*controllerv1.ReportReplicasResponse, error) {
+		return controllerv1.NewControllerServiceClient(conn).ReportReplicas(ctx, req)
+	})
+}
+
 // AllocateProducerIds takes a block of producer ids. A repeated attempt may
 // leave a block unused.
 func (c *Controllers) AllocateProducerIds(ctx context.Context, req *controllerv1.AllocateProducerIdsRequest) (*controllerv1.AllocateProducerIdsResponse, error) {
@@ -111,6 +118,48 @@ func (c *Controllers) AlterTopic(ctx context.Context, req *controllerv1.AlterTop
 	}
 	return call(ctx, c, func(ctx context.Context, conn *grpc.ClientConn) (*controllerv1.AlterTopicResponse, error) {
 		return controllerv1.NewAdminServiceClient(conn).AlterTopic(ctx, req)
+	})
+}
+
+// ElectLeaders elects preferred or, by an operator's will, unclean leaders.
+func (c *Controllers) ElectLeaders(ctx context.Context, req *controllerv1.ElectLeadersRequest) (*controllerv1.ElectLeadersResponse, error) {
+	return call(ctx, c, func(ctx context.Context, conn *grpc.ClientConn) (*controllerv1.ElectLeadersResponse, error) {
+		return controllerv1.NewAdminServiceClient(conn).ElectLeaders(ctx, req)
+	})
+}
+
+// PlanReassignment says what a reassignment would move.
+func (c *Controllers) PlanReassignment(ctx context.Context, req *controllerv1.PlanReassignmentRequest) (*controllerv1.PlanReassignmentResponse, error) {
+	return call(ctx, c, func(ctx context.Context, conn *grpc.ClientConn) (*controllerv1.PlanReassignmentResponse, error) {
+		return controllerv1.NewAdminServiceClient(conn).PlanReassignment(ctx, req)
+	})
+}
+
+// ApplyReassignment begins a planned reassignment.
+func (c *Controllers) ApplyReassignment(ctx context.Context, req *controllerv1.ApplyReassignmentRequest) (*controllerv1.ApplyReassignmentResponse, error) {
+	return call(ctx, c, func(ctx context.Context, conn *grpc.ClientConn) (*controllerv1.ApplyReassignmentResponse, error) {
+		return controllerv1.NewAdminServiceClient(conn).ApplyReassignment(ctx, req)
+	})
+}
+
+// ListReassignments tells what is being reassigned.
+func (c *Controllers) ListReassignments(ctx context.Context, req *controllerv1.ListReassignmentsRequest) (*controllerv1.ListReassignmentsResponse, error) {
+	return call(ctx, c, func(ctx context.Context, conn *grpc.ClientConn) (*controllerv1.ListReassignmentsResponse, error) {
+		return controllerv1.NewAdminServiceClient(conn).ListReassignments(ctx, req)
+	})
+}
+
+// ControlReassignment pauses, resumes or cancels a reassignment.
+func (c *Controllers) ControlReassignment(ctx context.Context, req *controllerv1.ControlReassignmentRequest) (*controllerv1.ControlReassignmentResponse, error) {
+	return call(ctx, c, func(ctx context.Context, conn *grpc.ClientConn) (*controllerv1.ControlReassignmentResponse, error) {
+		return controllerv1.NewAdminServiceClient(conn).ControlReassignment(ctx, req)
+	})
+}
+
+// RemoveBroker forgets a broker that holds nothing and does not run.
+func (c *Controllers) RemoveBroker(ctx context.Context, req *controllerv1.RemoveBrokerRequest) (*controllerv1.RemoveBrokerResponse, error) {
+	return call(ctx, c, func(ctx context.Context, conn *grpc.ClientConn) (*controllerv1.RemoveBrokerResponse, error) {
+		return controllerv1.NewAdminServiceClient(conn).RemoveBroker(ctx, req)
 	})
 }
 

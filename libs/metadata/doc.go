@@ -5,7 +5,8 @@
 // The caller's duties, in order: make a [Watcher] and let it Run for as long as
 // the process lives; before leading, following, acknowledging or deleting
 // anything, wait with WaitForRevision until the picture has reached the process's
-// own registration; then read Image as often as needed and act on each Changed.
+// own registration; then read Image as often as needed and act on each Changed;
+// serve nothing while Regressed says that etcd has gone back in time.
 // An [Image] and everything in it is immutable: read it, keep it, never write to
 // it, the protobuf messages included.
 //

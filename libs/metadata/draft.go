@@ -23,7 +23,7 @@ type draft struct {
 func edit(base *Image) *draft {
 	return &draft{
 		image: &Image{
-			position: base.position, clusterID: base.clusterID, leader: base.leader,
+			position: base.position, clusterID: base.clusterID, etcdClusterID: base.etcdClusterID, leader: base.leader,
 			registrations: base.registrations, brokers: base.brokers,
 			topics: base.topics, byName: base.byName,
 			deletions: base.deletions, defaultConfigs: base.defaultConfigs,

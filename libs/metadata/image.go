@@ -17,6 +17,7 @@ import (
 type Image struct {
 	position       Position
 	clusterID      string
+	etcdClusterID  uint64
 	leader         *controllerv1.ControllerLeader
 	registrations  map[registrationKey]*controllerv1.Registration
 	brokers        map[int32]*controllerv1.Broker
@@ -77,6 +78,10 @@ func (i *Image) Position() Position { return i.position }
 
 // ClusterID is the id of the mesh; empty until the first snapshot has come.
 func (i *Image) ClusterID() string { return i.clusterID }
+
+// EtcdClusterID is the id of the etcd cluster that the image comes from; 0 until
+// the first snapshot has come.
+func (i *Image) EtcdClusterID() uint64 { return i.etcdClusterID }
 
 // ControllerLeader is the elected controller; nil if none leads.
 func (i *Image) ControllerLeader() *controllerv1.ControllerLeader { return i.leader }

@@ -88,6 +88,7 @@ type session struct {
 	base    *Image // complete state of the stream; nil before the first snapshot
 	pending *draft // a snapshot or a change in several messages, not complete yet
 	cluster string
+	etcd    uint64
 }
 
 // follow runs one stream. progressed tells whether it got as far as showing
@@ -132,11 +133,11 @@ func (s *session) take(msg *controllerv1.WatchMetadataResponse) (shown bool, err
 	position := PositionOf(msg.GetPosition())
 	switch m := msg.GetMessage().(type) {
 	case *controllerv1.WatchMetadataResponse_Initial:
-		return false, s.initial(m.Initial)
+		return false, s.initial(m.Initial, position)
 	case *controllerv1.WatchMetadataResponse_Snapshot:
 		if s.pending == nil || s.base != nil {
 			s.pending, s.base = edit(newImage()), nil
-			s.pending.image.clusterID = s.cluster
+			s.pending.image.clusterID, s.pending.image.etcdClusterID = s.cluster, s.etcd
 		}
 		s.pending.apply(m.Snapshot.GetEntries())
 		if !m.Snapshot.GetLast() {
@@ -166,18 +167,46 @@ func (s *session) take(msg *controllerv1.WatchMetadataResponse) (shown bool, err
 	return true, nil
 }
 
-func (s *session) initial(m *controllerv1.WatchInitial) error {
+func (s *session) initial(m *controllerv1.WatchInitial, position Position) error {
 	if err := rpc.CheckHandshake(m.GetHandshake()); err != nil {
 		return err
 	}
-	s.cluster = m.GetClusterId()
+	s.cluster, s.etcd = m.GetClusterId(), m.GetEtcdClusterId()
 	for _, known := range []string{s.w.opts.ClusterID, s.w.Image().ClusterID()} {
 		if known != "" && s.cluster != known {
 			return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_WRONG_CLUSTER,
 				"the controllers belong to the mesh %s, this process's data to %s; check etcd.endpoints, etcd.prefix and the data directory", s.cluster, known)
 		}
 	}
-	return nil
+	return s.w.checkRegression(s.etcd, position)
+}
+
+// checkRegression refuses metadata that is not a continuation of what this process
+// has seen, and remembers the verdict for Regressed. A lower revision alone says
+// nothing here: a controller may be behind.
+func (w *Watcher) checkRegression(etcd uint64, position Position) error {
+	image := w.Image()
+	generation := max(w.opts.Generation, image.Position().Generation)
+	known := image.EtcdClusterID()
+	if known == 0 || image.Position().Generation < w.opts.Generation {
+		known = w.opts.EtcdClusterID
+	}
+	var verdict *rpc.Error
+	switch {
+	case position.Generation < generation:
+		verdict = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_REGRESSED,
+			"the controllers have metadata of generation %d and this process has seen generation %d: etcd went back in time; restore the mesh before anything else",
+			position.Generation, generation)
+	case position.Generation == generation && etcd != known && etcd != 0 && known != 0:
+		verdict = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_REGRESSED,
+			"the controllers use the etcd cluster %x and this process has followed %x in the same generation %d: etcd was made anew; restore the mesh before anything else",
+			etcd, known, generation)
+	}
+	w.setRegressed(verdict)
+	if verdict == nil {
+		return nil
+	}
+	return verdict
 }
 
 // heartbeat moves the position on, and leaves a controller that etcd has been

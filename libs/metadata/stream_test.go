@@ -150,6 +150,61 @@ func TestOtherMeshIsRefused(t *testing.T) {
 	}
 }
 
+func TestOtherHistoryIsRefused(t *testing.T) {
+	from := func(etcd uint64, generation, revision int64) *msg {
+		m := at(revision, initial("c"))
+		m.GetInitial().EtcdClusterId = etcd
+		m.Position.Generation = generation
+		return m
+	}
+	w := newTestWatcher()
+	s := &session{w: w}
+	take(t, s, from(7, 1, 9))
+	take(t, s, at(9, snapshot(true, &controllerv1.MetadataChanges{})))
+	if w.Image().EtcdClusterID() != 7 || w.Regressed() != nil {
+		t.Fatalf("followed: etcd %d, %v", w.Image().EtcdClusterID(), w.Regressed())
+	}
+	// etcd was restored from a backup: another cluster, the same generation, and the
+	// revision may be higher by now.
+	changed := w.Changed()
+	if _, err := (&session{w: w}).take(from(8, 1, 12)); !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_METADATA_REGRESSED) || w.Regressed() == nil {
+		t.Errorf("etcd made anew: %v, %v", err, w.Regressed())
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody is told of the regression")
+	}
+	// The mesh was restored: a new generation.
+	s = &session{w: w}
+	take(t, s, from(8, 2, 3))
+	m := at(3, snapshot(true, &controllerv1.MetadataChanges{}))
+	m.Position.Generation = 2
+	take(t, s, m)
+	if w.Regressed() != nil || w.Image().EtcdClusterID() != 8 {
+		t.Errorf("after the restore: %v, etcd %d", w.Regressed(), w.Image().EtcdClusterID())
+	}
+	if _, err := (&session{w: w}).take(from(7, 1, 99)); !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_METADATA_REGRESSED) {
+		t.Errorf("the generation before: %v", err)
+	}
+	// What an earlier life has followed counts as well.
+	for name, tc := range map[string]struct {
+		opts Options
+		ok   bool
+	}{
+		"the same":           {Options{Generation: 1, EtcdClusterID: 8}, true},
+		"another etcd":       {Options{Generation: 1, EtcdClusterID: 7}, false},
+		"a later generation": {Options{Generation: 2, EtcdClusterID: 8}, false},
+		"nothing":            {Options{}, true},
+	} {
+		tc.opts.Logger = slog.New(slog.DiscardHandler)
+		w := NewWatcher(tc.opts)
+		if _, err := (&session{w: w}).take(from(8, 1, 5)); (err == nil) != tc.ok || (w.Regressed() == nil) != tc.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // scripted is a controller that says what a test tells it to.
 type scripted struct {
 	controllerv1.UnimplementedMetadataServiceServer

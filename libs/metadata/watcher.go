@@ -10,6 +10,7 @@ import (
 
 	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/rpc"
 )
 
 const (
@@ -41,6 +42,11 @@ type Options struct {
 	// ClusterID, if not empty, is the only mesh to listen to: what the process
 	// has found on its disks.
 	ClusterID string
+	// Generation and EtcdClusterID, if not 0, are the newest generation of the
+	// metadata that the process has followed in an earlier life, and the etcd
+	// cluster that it came from.
+	Generation    int64
+	EtcdClusterID uint64
 }
 
 // Watcher follows the metadata. Its methods are safe for concurrent use.
@@ -51,9 +57,10 @@ type Watcher struct {
 	roamStep time.Duration
 	roamNext time.Time
 
-	mu      sync.Mutex
-	image   *Image
-	changed chan struct{} // closed and replaced with every new image
+	mu        sync.Mutex
+	image     *Image
+	changed   chan struct{} // closed and replaced with every new image
+	regressed *rpc.Error
 }
 
 // NewWatcher makes a watcher; nothing happens before Run.
@@ -82,6 +89,27 @@ func (w *Watcher) Watch() (*Image, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.image, w.changed
+}
+
+// Regressed is METADATA_REGRESSED while the controller that was last heard of has
+// metadata of another history than this process has followed: etcd was restored
+// from a backup or made anew. The process must serve nothing then. Otherwise nil.
+// A change of it closes Changed.
+func (w *Watcher) Regressed() *rpc.Error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.regressed
+}
+
+func (w *Watcher) setRegressed(verdict *rpc.Error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if (verdict == nil) == (w.regressed == nil) {
+		return
+	}
+	w.regressed = verdict
+	close(w.changed)
+	w.changed = make(chan struct{})
 }
 
 // WaitFor waits until the image is at or past a position, or ctx ends.

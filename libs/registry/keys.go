@@ -83,6 +83,9 @@ func (k Keys) Partition(id topicid.ID, n int32) string {
 // Deletion is the key of a deletion record.
 func (k Keys) Deletion(id topicid.ID) string { return k.prefix + "/deletions/" + id.Hex() }
 
+// Reassignment is the key of a running reassignment, by its plan's id.
+func (k Keys) Reassignment(planID string) string { return k.prefix + "/reassignments/" + planID }
+
 // KeyType says what a key holds.
 type KeyType int
 
@@ -98,6 +101,7 @@ const (
 	KeyTopicName
 	KeyPartition
 	KeyDeletion
+	KeyReassignment
 )
 
 // Key is a parsed key; which fields are set depends on the type.
@@ -106,7 +110,7 @@ type Key struct {
 	Kind  controllerv1.ServiceKind // of a registration
 	ID    int32                    // of a registration or broker; number of a partition
 	Topic topicid.ID               // of a topic, partition or deletion
-	Name  string                   // of a topic name
+	Name  string                   // of a topic name; id of a reassignment's plan
 }
 
 // Parse reads a key back. What it does not know is KeyUnknown.
@@ -137,6 +141,10 @@ func (k Keys) Parse(key string) Key {
 	case "topic-names":
 		if rest != "" {
 			return Key{Type: KeyTopicName, Name: rest}
+		}
+	case "reassignments":
+		if rest != "" {
+			return Key{Type: KeyReassignment, Name: rest}
 		}
 	case "partitions":
 		hex, number, _ := strings.Cut(rest, "/")

@@ -326,6 +326,8 @@ func TestKeysRoundTrip(t *testing.T) {
 		k.TopicName("a.b-c_D"):     {Type: KeyTopicName, Name: "a.b-c_D"},
 		k.Partition(id, 12):        {Type: KeyPartition, Topic: id, ID: 12},
 		k.Deletion(id):             {Type: KeyDeletion, Topic: id},
+		k.Reassignment("p-1_x"):    {Type: KeyReassignment, Name: "p-1_x"},
+		"/leat/reassignments/":     {},
 		"/leat/of-the-future/1":    {},
 		"/leat/brokers/x":          {},
 		"/leat/brokers/-1":         {},
