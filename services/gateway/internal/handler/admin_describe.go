@@ -54,6 +54,7 @@ func (a *Admin) DescribeTopic(ctx context.Context, req *gatewayv1.DescribeTopicR
 		d := &gatewayv1.PartitionDescription{Partition: n, Leader: -1, LogStartOffset: -1, HighWatermark: -1}
 		if p := t.Partition(n); p != nil {
 			d.LeaderEpoch, d.Replicas, d.Isr, d.Elr = p.GetLeaderEpoch(), p.GetReplicas(), p.GetIsr(), p.GetElr()
+			d.MinIsr = min(t.Config.MinInsyncReplicas, int32(len(p.GetReplicas())))
 			if p.GetLeader().GetId() != 0 {
 				d.Leader = p.GetLeader().GetId()
 			}

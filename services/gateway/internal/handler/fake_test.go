@@ -56,6 +56,8 @@ type fakeMesh struct {
 	onTopic      func(name string) (*client.Topic, error)
 	onOffsets    func(q client.OffsetQuery) client.OffsetResult
 	onFetch      func(f *fakeFetcher, s client.FetchStart)
+	onDelete     func(w client.RecordsToDelete) client.DeletedRecords
+	onDigest     func(q client.DigestQuery) client.DigestResult
 	onReplicas   func(p []client.TopicPartition) []client.ReplicaResult
 	groups       []*coordinatorv1.GroupSummary
 	group        *coordinatorv1.DescribeGroupResponse
@@ -134,6 +136,25 @@ func (m *fakeMesh) DescribeReplicas(_ context.Context, p []client.TopicPartition
 		return nil
 	}
 	return m.onReplicas(p)
+}
+
+func (m *fakeMesh) DeleteRecords(_ context.Context, wanted []client.RecordsToDelete) []client.DeletedRecords {
+	results := make([]client.DeletedRecords, len(wanted))
+	for i, w := range wanted {
+		results[i] = client.DeletedRecords{RecordsToDelete: w, LogStart: w.Before}
+		if m.onDelete != nil {
+			results[i] = m.onDelete(w)
+		}
+	}
+	return results
+}
+
+func (m *fakeMesh) DigestReplicas(_ context.Context, queries []client.DigestQuery) []client.DigestResult {
+	results := make([]client.DigestResult, len(queries))
+	for i, q := range queries {
+		results[i] = m.onDigest(q)
+	}
+	return results
 }
 
 func (m *fakeMesh) ListGroups(context.Context) ([]*coordinatorv1.GroupSummary, error) {

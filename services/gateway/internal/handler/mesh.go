@@ -47,6 +47,8 @@ type Mesh interface {
 	Topic(ctx context.Context, name string) (*client.Topic, error)
 	ListOffsets(ctx context.Context, queries []client.OffsetQuery, isolation typev1.IsolationLevel) []client.OffsetResult
 	DescribeReplicas(ctx context.Context, partitions []client.TopicPartition, leadersOnly bool) []client.ReplicaResult
+	DeleteRecords(ctx context.Context, wanted []client.RecordsToDelete) []client.DeletedRecords
+	DigestReplicas(ctx context.Context, queries []client.DigestQuery) []client.DigestResult
 	ListGroups(ctx context.Context) ([]*coordinatorv1.GroupSummary, error)
 	DescribeGroup(ctx context.Context, group string) (*coordinatorv1.DescribeGroupResponse, error)
 	CommitOffsets(ctx context.Context, group string, offsets []client.CommitOffset) (client.CommitResult, error)
@@ -59,6 +61,7 @@ type Controllers interface {
 	CreateTopics(ctx context.Context, req *controllerv1.CreateTopicsRequest) (*controllerv1.CreateTopicsResponse, error)
 	DeleteTopics(ctx context.Context, req *controllerv1.DeleteTopicsRequest) (*controllerv1.DeleteTopicsResponse, error)
 	AlterTopic(ctx context.Context, req *controllerv1.AlterTopicRequest) (*controllerv1.AlterTopicResponse, error)
+	ElectLeaders(ctx context.Context, req *controllerv1.ElectLeadersRequest) (*controllerv1.ElectLeadersResponse, error)
 	DescribeCluster(ctx context.Context, req *controllerv1.DescribeClusterRequest) (*controllerv1.DescribeClusterResponse, error)
 }
 

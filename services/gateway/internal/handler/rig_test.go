@@ -32,6 +32,7 @@ type fakeController struct {
 	create  func(*controllerv1.CreateTopicsRequest) (*controllerv1.CreateTopicsResponse, error)
 	remove  func(*controllerv1.DeleteTopicsRequest) (*controllerv1.DeleteTopicsResponse, error)
 	alter   func(*controllerv1.AlterTopicRequest) (*controllerv1.AlterTopicResponse, error)
+	elect   func(*controllerv1.ElectLeadersRequest) (*controllerv1.ElectLeadersResponse, error)
 	cluster func(context.Context) (*controllerv1.DescribeClusterResponse, error)
 }
 
@@ -93,6 +94,10 @@ func (c *fakeController) DeleteTopics(_ context.Context, r *controllerv1.DeleteT
 
 func (c *fakeController) AlterTopic(_ context.Context, r *controllerv1.AlterTopicRequest) (*controllerv1.AlterTopicResponse, error) {
 	return c.alter(r)
+}
+
+func (c *fakeController) ElectLeaders(_ context.Context, r *controllerv1.ElectLeadersRequest) (*controllerv1.ElectLeadersResponse, error) {
+	return c.elect(r)
 }
 
 func (c *fakeController) DescribeCluster(ctx context.Context, _ *controllerv1.DescribeClusterRequest) (*controllerv1.DescribeClusterResponse, error) {
