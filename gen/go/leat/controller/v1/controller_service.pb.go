@@ -1086,6 +1086,98 @@ func (x *EnsureInternalTopicResponse) GetPosition() *Position {
 	return nil
 }
 
+// GetReachRequest is empty.
+type GetReachRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReachRequest) Reset() {
+	*x = GetReachRequest{}
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReachRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReachRequest) ProtoMessage() {}
+
+func (x *GetReachRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReachRequest.ProtoReflect.Descriptor instead.
+func (*GetReachRequest) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{16}
+}
+
+// GetReachResponse is whom a controller reaches.
+type GetReachResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The answering controller.
+	Controller *v1.Process `protobuf:"bytes,1,opt,name=controller,proto3" json:"controller,omitempty"`
+	// Brokers that answered its probes lately, with good disks.
+	Brokers       []*v1.Process `protobuf:"bytes,2,rep,name=brokers,proto3" json:"brokers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReachResponse) Reset() {
+	*x = GetReachResponse{}
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReachResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReachResponse) ProtoMessage() {}
+
+func (x *GetReachResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_controller_v1_controller_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReachResponse.ProtoReflect.Descriptor instead.
+func (*GetReachResponse) Descriptor() ([]byte, []int) {
+	return file_leat_controller_v1_controller_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *GetReachResponse) GetController() *v1.Process {
+	if x != nil {
+		return x.Controller
+	}
+	return nil
+}
+
+func (x *GetReachResponse) GetBrokers() []*v1.Process {
+	if x != nil {
+		return x.Brokers
+	}
+	return nil
+}
+
 var File_leat_controller_v1_controller_service_proto protoreflect.FileDescriptor
 
 const file_leat_controller_v1_controller_service_proto_rawDesc = "" +
@@ -1154,14 +1246,20 @@ const file_leat_controller_v1_controller_service_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"r\n" +
 	"\x1bEnsureInternalTopicResponse\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x128\n" +
-	"\bposition\x18\x02 \x01(\v2\x1c.leat.controller.v1.PositionR\bposition*\xc0\x01\n" +
+	"\bposition\x18\x02 \x01(\v2\x1c.leat.controller.v1.PositionR\bposition\"\x11\n" +
+	"\x0fGetReachRequest\"z\n" +
+	"\x10GetReachResponse\x125\n" +
+	"\n" +
+	"controller\x18\x01 \x01(\v2\x15.leat.type.v1.ProcessR\n" +
+	"controller\x12/\n" +
+	"\abrokers\x18\x02 \x03(\v2\x15.leat.type.v1.ProcessR\abrokers*\xc0\x01\n" +
 	"\x0eReplicaVerdict\x12\x1f\n" +
 	"\x1bREPLICA_VERDICT_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16REPLICA_VERDICT_INTACT\x10\x01\x12\x17\n" +
 	"\x13REPLICA_VERDICT_CUT\x10\x02\x12\x1e\n" +
 	"\x1aREPLICA_VERDICT_UNCLEAN_OS\x10\x03\x12\x1b\n" +
 	"\x17REPLICA_VERDICT_MISSING\x10\x04\x12\x1b\n" +
-	"\x17REPLICA_VERDICT_CORRUPT\x10\x052\x81\x06\n" +
+	"\x17REPLICA_VERDICT_CORRUPT\x10\x052\xd8\x06\n" +
 	"\x11ControllerService\x12g\n" +
 	"\x0eRegisterBroker\x12).leat.controller.v1.RegisterBrokerRequest\x1a*.leat.controller.v1.RegisterBrokerResponse\x12[\n" +
 	"\n" +
@@ -1170,7 +1268,8 @@ const file_leat_controller_v1_controller_service_proto_rawDesc = "" +
 	"\x0fConfirmDeletion\x12*.leat.controller.v1.ConfirmDeletionRequest\x1a+.leat.controller.v1.ConfirmDeletionResponse\x12g\n" +
 	"\x0eReportReplicas\x12).leat.controller.v1.ReportReplicasRequest\x1a*.leat.controller.v1.ReportReplicasResponse\x12v\n" +
 	"\x13AllocateProducerIds\x12..leat.controller.v1.AllocateProducerIdsRequest\x1a/.leat.controller.v1.AllocateProducerIdsResponse\x12v\n" +
-	"\x13EnsureInternalTopic\x12..leat.controller.v1.EnsureInternalTopicRequest\x1a/.leat.controller.v1.EnsureInternalTopicResponseB\xda\x01\n" +
+	"\x13EnsureInternalTopic\x12..leat.controller.v1.EnsureInternalTopicRequest\x1a/.leat.controller.v1.EnsureInternalTopicResponse\x12U\n" +
+	"\bGetReach\x12#.leat.controller.v1.GetReachRequest\x1a$.leat.controller.v1.GetReachResponseB\xda\x01\n" +
 	"\x16com.leat.controller.v1B\x16ControllerServiceProtoP\x01Z>github.com/leat-io/leat/gen/go/leat/controller/v1;controllerv1\xa2\x02\x03LCX\xaa\x02\x12Leat.Controller.V1\xca\x02\x12Leat\\Controller\\V1\xe2\x02\x1eLeat\\Controller\\V1\\GPBMetadata\xea\x02\x14Leat::Controller::V1b\x06proto3"
 
 var (
@@ -1186,7 +1285,7 @@ func file_leat_controller_v1_controller_service_proto_rawDescGZIP() []byte {
 }
 
 var file_leat_controller_v1_controller_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_leat_controller_v1_controller_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_leat_controller_v1_controller_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_leat_controller_v1_controller_service_proto_goTypes = []any{
 	(ReplicaVerdict)(0),                 // 0: leat.controller.v1.ReplicaVerdict
 	(*RegisterBrokerRequest)(nil),       // 1: leat.controller.v1.RegisterBrokerRequest
@@ -1205,56 +1304,62 @@ var file_leat_controller_v1_controller_service_proto_goTypes = []any{
 	(*AllocateProducerIdsResponse)(nil), // 14: leat.controller.v1.AllocateProducerIdsResponse
 	(*EnsureInternalTopicRequest)(nil),  // 15: leat.controller.v1.EnsureInternalTopicRequest
 	(*EnsureInternalTopicResponse)(nil), // 16: leat.controller.v1.EnsureInternalTopicResponse
-	(*v1.Handshake)(nil),                // 17: leat.type.v1.Handshake
-	(*v1.Process)(nil),                  // 18: leat.type.v1.Process
-	(*Position)(nil),                    // 19: leat.controller.v1.Position
-	(*Partition)(nil),                   // 20: leat.controller.v1.Partition
-	(ServiceKind)(0),                    // 21: leat.controller.v1.ServiceKind
-	(*durationpb.Duration)(nil),         // 22: google.protobuf.Duration
-	(*v1.Error)(nil),                    // 23: leat.type.v1.Error
+	(*GetReachRequest)(nil),             // 17: leat.controller.v1.GetReachRequest
+	(*GetReachResponse)(nil),            // 18: leat.controller.v1.GetReachResponse
+	(*v1.Handshake)(nil),                // 19: leat.type.v1.Handshake
+	(*v1.Process)(nil),                  // 20: leat.type.v1.Process
+	(*Position)(nil),                    // 21: leat.controller.v1.Position
+	(*Partition)(nil),                   // 22: leat.controller.v1.Partition
+	(ServiceKind)(0),                    // 23: leat.controller.v1.ServiceKind
+	(*durationpb.Duration)(nil),         // 24: google.protobuf.Duration
+	(*v1.Error)(nil),                    // 25: leat.type.v1.Error
 }
 var file_leat_controller_v1_controller_service_proto_depIdxs = []int32{
-	17, // 0: leat.controller.v1.RegisterBrokerRequest.handshake:type_name -> leat.type.v1.Handshake
-	18, // 1: leat.controller.v1.RegisterBrokerRequest.broker:type_name -> leat.type.v1.Process
+	19, // 0: leat.controller.v1.RegisterBrokerRequest.handshake:type_name -> leat.type.v1.Handshake
+	20, // 1: leat.controller.v1.RegisterBrokerRequest.broker:type_name -> leat.type.v1.Process
 	2,  // 2: leat.controller.v1.RegisterBrokerRequest.vouches:type_name -> leat.controller.v1.ReplicaVouch
-	19, // 3: leat.controller.v1.RegisterBrokerRequest.highest_position:type_name -> leat.controller.v1.Position
+	21, // 3: leat.controller.v1.RegisterBrokerRequest.highest_position:type_name -> leat.controller.v1.Position
 	0,  // 4: leat.controller.v1.ReplicaVouch.verdict:type_name -> leat.controller.v1.ReplicaVerdict
-	19, // 5: leat.controller.v1.RegisterBrokerResponse.position:type_name -> leat.controller.v1.Position
-	18, // 6: leat.controller.v1.ProposeIsrRequest.leader:type_name -> leat.type.v1.Process
-	18, // 7: leat.controller.v1.ProposeIsrRequest.isr:type_name -> leat.type.v1.Process
-	20, // 8: leat.controller.v1.ProposeIsrResponse.partition:type_name -> leat.controller.v1.Partition
-	19, // 9: leat.controller.v1.ProposeIsrResponse.position:type_name -> leat.controller.v1.Position
-	18, // 10: leat.controller.v1.ReportReplicasRequest.broker:type_name -> leat.type.v1.Process
+	21, // 5: leat.controller.v1.RegisterBrokerResponse.position:type_name -> leat.controller.v1.Position
+	20, // 6: leat.controller.v1.ProposeIsrRequest.leader:type_name -> leat.type.v1.Process
+	20, // 7: leat.controller.v1.ProposeIsrRequest.isr:type_name -> leat.type.v1.Process
+	22, // 8: leat.controller.v1.ProposeIsrResponse.partition:type_name -> leat.controller.v1.Partition
+	21, // 9: leat.controller.v1.ProposeIsrResponse.position:type_name -> leat.controller.v1.Position
+	20, // 10: leat.controller.v1.ReportReplicasRequest.broker:type_name -> leat.type.v1.Process
 	2,  // 11: leat.controller.v1.ReportReplicasRequest.vouches:type_name -> leat.controller.v1.ReplicaVouch
-	19, // 12: leat.controller.v1.ReportReplicasResponse.position:type_name -> leat.controller.v1.Position
-	21, // 13: leat.controller.v1.RequestLeaveRequest.kind:type_name -> leat.controller.v1.ServiceKind
-	18, // 14: leat.controller.v1.RequestLeaveRequest.process:type_name -> leat.type.v1.Process
-	22, // 15: leat.controller.v1.RequestLeaveRequest.deadline:type_name -> google.protobuf.Duration
+	21, // 12: leat.controller.v1.ReportReplicasResponse.position:type_name -> leat.controller.v1.Position
+	23, // 13: leat.controller.v1.RequestLeaveRequest.kind:type_name -> leat.controller.v1.ServiceKind
+	20, // 14: leat.controller.v1.RequestLeaveRequest.process:type_name -> leat.type.v1.Process
+	24, // 15: leat.controller.v1.RequestLeaveRequest.deadline:type_name -> google.protobuf.Duration
 	10, // 16: leat.controller.v1.RequestLeaveResponse.blockers:type_name -> leat.controller.v1.LeaveBlocker
-	23, // 17: leat.controller.v1.LeaveBlocker.error:type_name -> leat.type.v1.Error
-	18, // 18: leat.controller.v1.ConfirmDeletionRequest.broker:type_name -> leat.type.v1.Process
-	21, // 19: leat.controller.v1.AllocateProducerIdsRequest.kind:type_name -> leat.controller.v1.ServiceKind
-	18, // 20: leat.controller.v1.AllocateProducerIdsRequest.process:type_name -> leat.type.v1.Process
-	19, // 21: leat.controller.v1.EnsureInternalTopicResponse.position:type_name -> leat.controller.v1.Position
-	1,  // 22: leat.controller.v1.ControllerService.RegisterBroker:input_type -> leat.controller.v1.RegisterBrokerRequest
-	4,  // 23: leat.controller.v1.ControllerService.ProposeIsr:input_type -> leat.controller.v1.ProposeIsrRequest
-	8,  // 24: leat.controller.v1.ControllerService.RequestLeave:input_type -> leat.controller.v1.RequestLeaveRequest
-	11, // 25: leat.controller.v1.ControllerService.ConfirmDeletion:input_type -> leat.controller.v1.ConfirmDeletionRequest
-	6,  // 26: leat.controller.v1.ControllerService.ReportReplicas:input_type -> leat.controller.v1.ReportReplicasRequest
-	13, // 27: leat.controller.v1.ControllerService.AllocateProducerIds:input_type -> leat.controller.v1.AllocateProducerIdsRequest
-	15, // 28: leat.controller.v1.ControllerService.EnsureInternalTopic:input_type -> leat.controller.v1.EnsureInternalTopicRequest
-	3,  // 29: leat.controller.v1.ControllerService.RegisterBroker:output_type -> leat.controller.v1.RegisterBrokerResponse
-	5,  // 30: leat.controller.v1.ControllerService.ProposeIsr:output_type -> leat.controller.v1.ProposeIsrResponse
-	9,  // 31: leat.controller.v1.ControllerService.RequestLeave:output_type -> leat.controller.v1.RequestLeaveResponse
-	12, // 32: leat.controller.v1.ControllerService.ConfirmDeletion:output_type -> leat.controller.v1.ConfirmDeletionResponse
-	7,  // 33: leat.controller.v1.ControllerService.ReportReplicas:output_type -> leat.controller.v1.ReportReplicasResponse
-	14, // 34: leat.controller.v1.ControllerService.AllocateProducerIds:output_type -> leat.controller.v1.AllocateProducerIdsResponse
-	16, // 35: leat.controller.v1.ControllerService.EnsureInternalTopic:output_type -> leat.controller.v1.EnsureInternalTopicResponse
-	29, // [29:36] is the sub-list for method output_type
-	22, // [22:29] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	25, // 17: leat.controller.v1.LeaveBlocker.error:type_name -> leat.type.v1.Error
+	20, // 18: leat.controller.v1.ConfirmDeletionRequest.broker:type_name -> leat.type.v1.Process
+	23, // 19: leat.controller.v1.AllocateProducerIdsRequest.kind:type_name -> leat.controller.v1.ServiceKind
+	20, // 20: leat.controller.v1.AllocateProducerIdsRequest.process:type_name -> leat.type.v1.Process
+	21, // 21: leat.controller.v1.EnsureInternalTopicResponse.position:type_name -> leat.controller.v1.Position
+	20, // 22: leat.controller.v1.GetReachResponse.controller:type_name -> leat.type.v1.Process
+	20, // 23: leat.controller.v1.GetReachResponse.brokers:type_name -> leat.type.v1.Process
+	1,  // 24: leat.controller.v1.ControllerService.RegisterBroker:input_type -> leat.controller.v1.RegisterBrokerRequest
+	4,  // 25: leat.controller.v1.ControllerService.ProposeIsr:input_type -> leat.controller.v1.ProposeIsrRequest
+	8,  // 26: leat.controller.v1.ControllerService.RequestLeave:input_type -> leat.controller.v1.RequestLeaveRequest
+	11, // 27: leat.controller.v1.ControllerService.ConfirmDeletion:input_type -> leat.controller.v1.ConfirmDeletionRequest
+	6,  // 28: leat.controller.v1.ControllerService.ReportReplicas:input_type -> leat.controller.v1.ReportReplicasRequest
+	13, // 29: leat.controller.v1.ControllerService.AllocateProducerIds:input_type -> leat.controller.v1.AllocateProducerIdsRequest
+	15, // 30: leat.controller.v1.ControllerService.EnsureInternalTopic:input_type -> leat.controller.v1.EnsureInternalTopicRequest
+	17, // 31: leat.controller.v1.ControllerService.GetReach:input_type -> leat.controller.v1.GetReachRequest
+	3,  // 32: leat.controller.v1.ControllerService.RegisterBroker:output_type -> leat.controller.v1.RegisterBrokerResponse
+	5,  // 33: leat.controller.v1.ControllerService.ProposeIsr:output_type -> leat.controller.v1.ProposeIsrResponse
+	9,  // 34: leat.controller.v1.ControllerService.RequestLeave:output_type -> leat.controller.v1.RequestLeaveResponse
+	12, // 35: leat.controller.v1.ControllerService.ConfirmDeletion:output_type -> leat.controller.v1.ConfirmDeletionResponse
+	7,  // 36: leat.controller.v1.ControllerService.ReportReplicas:output_type -> leat.controller.v1.ReportReplicasResponse
+	14, // 37: leat.controller.v1.ControllerService.AllocateProducerIds:output_type -> leat.controller.v1.AllocateProducerIdsResponse
+	16, // 38: leat.controller.v1.ControllerService.EnsureInternalTopic:output_type -> leat.controller.v1.EnsureInternalTopicResponse
+	18, // 39: leat.controller.v1.ControllerService.GetReach:output_type -> leat.controller.v1.GetReachResponse
+	32, // [32:40] is the sub-list for method output_type
+	24, // [24:32] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_leat_controller_v1_controller_service_proto_init() }
@@ -1269,7 +1374,7 @@ func file_leat_controller_v1_controller_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_controller_v1_controller_service_proto_rawDesc), len(file_leat_controller_v1_controller_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

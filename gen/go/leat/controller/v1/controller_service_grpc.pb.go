@@ -26,6 +26,7 @@ const (
 	ControllerService_ReportReplicas_FullMethodName      = "/leat.controller.v1.ControllerService/ReportReplicas"
 	ControllerService_AllocateProducerIds_FullMethodName = "/leat.controller.v1.ControllerService/AllocateProducerIds"
 	ControllerService_EnsureInternalTopic_FullMethodName = "/leat.controller.v1.ControllerService/EnsureInternalTopic"
+	ControllerService_GetReach_FullMethodName            = "/leat.controller.v1.ControllerService/GetReach"
 )
 
 // ControllerServiceClient is the client API for ControllerService service.
@@ -58,6 +59,10 @@ type ControllerServiceClient interface {
 	// EnsureInternalTopic creates an internal topic if it does not exist.
 	// Idempotent.
 	EnsureInternalTopic(ctx context.Context, in *EnsureInternalTopicRequest, opts ...grpc.CallOption) (*EnsureInternalTopicResponse, error)
+	// GetReach tells which brokers a controller reaches. Every controller answers for
+	// itself, leading or standby: a leader that reaches few brokers asks before it
+	// fences the others. Idempotent.
+	GetReach(ctx context.Context, in *GetReachRequest, opts ...grpc.CallOption) (*GetReachResponse, error)
 }
 
 type controllerServiceClient struct {
@@ -138,6 +143,16 @@ func (c *controllerServiceClient) EnsureInternalTopic(ctx context.Context, in *E
 	return out, nil
 }
 
+func (c *controllerServiceClient) GetReach(ctx context.Context, in *GetReachRequest, opts ...grpc.CallOption) (*GetReachResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetReachResponse)
+	err := c.cc.Invoke(ctx, ControllerService_GetReach_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ControllerServiceServer is the server API for ControllerService service.
 // All implementations must embed UnimplementedControllerServiceServer
 // for forward compatibility.
@@ -168,6 +183,10 @@ type ControllerServiceServer interface {
 	// EnsureInternalTopic creates an internal topic if it does not exist.
 	// Idempotent.
 	EnsureInternalTopic(context.Context, *EnsureInternalTopicRequest) (*EnsureInternalTopicResponse, error)
+	// GetReach tells which brokers a controller reaches. Every controller answers for
+	// itself, leading or standby: a leader that reaches few brokers asks before it
+	// fences the others. Idempotent.
+	GetReach(context.Context, *GetReachRequest) (*GetReachResponse, error)
 	mustEmbedUnimplementedControllerServiceServer()
 }
 
@@ -198,6 +217,9 @@ func (UnimplementedControllerServiceServer) AllocateProducerIds(context.Context,
 }
 func (UnimplementedControllerServiceServer) EnsureInternalTopic(context.Context, *EnsureInternalTopicRequest) (*EnsureInternalTopicResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EnsureInternalTopic not implemented")
+}
+func (UnimplementedControllerServiceServer) GetReach(context.Context, *GetReachRequest) (*GetReachResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetReach not implemented")
 }
 func (UnimplementedControllerServiceServer) mustEmbedUnimplementedControllerServiceServer() {}
 func (UnimplementedControllerServiceServer) testEmbeddedByValue()                           {}
@@ -346,6 +368,24 @@ func _ControllerService_EnsureInternalTopic_Handler(srv interface{}, ctx context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ControllerService_GetReach_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetReachRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServiceServer).GetReach(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ControllerService_GetReach_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServiceServer).GetReach(ctx, req.(*GetReachRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ControllerService_ServiceDesc is the grpc.ServiceDesc for ControllerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -380,6 +420,10 @@ var ControllerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "EnsureInternalTopic",
 			Handler:    _ControllerService_EnsureInternalTopic_Handler,
+		},
+		{
+			MethodName: "GetReach",
+			Handler:    _ControllerService_GetReach_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
