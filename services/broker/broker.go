@@ -21,6 +21,7 @@ import (
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/libs/service"
 	"github.com/leat-io/leat/services/broker/internal/handler"
+	"github.com/leat-io/leat/services/broker/internal/producerid"
 	"github.com/leat-io/leat/services/broker/internal/replica"
 	"github.com/leat-io/leat/services/broker/internal/store"
 )
@@ -41,6 +42,7 @@ type Broker struct {
 	pool        *rpc.ConnPool
 	watcher     *metadata.Watcher
 	controllers *metadata.Controllers
+	producerIDs *producerid.Pool
 
 	// Made by Run and its parts, each before the parts that use it start.
 	discover  func(context.Context) ([]string, error)
@@ -80,7 +82,9 @@ func New(cfg Config, deps service.Deps) (_ *Broker, err error) {
 	b.handlers = handler.New(handler.Config{
 		Broker: b.self, Logger: b.logger, MaxInFlight: cfg.ProduceMaxInFlight, MaxPartitions: cfg.FetchMaxPartitions, PartitionWait: handler.DefaultPartitionWait,
 		MaxFetchBytes: cfg.FetchMaxBytes, FetchMemory: cfg.FetchMemoryBytes, MaxBatchBytes: cfg.MessageMaxBytes, ValidateRecords: cfg.ValidateRecords,
-		MaxDecodedBytes: cfg.MaxDecodedBytes, Draining: b.server.Draining(), Position: func() metadata.Position { return b.watcher.Image().Position() },
+		MaxDecodedBytes: cfg.MaxDecodedBytes, Draining: b.server.Draining(),
+		NextProducerID: func(ctx context.Context) (int64, *rpc.Error) { return b.producerIDs.Next(ctx) },
+		Position:       func() metadata.Position { return b.watcher.Image().Position() },
 	})
 	b.pool = rpc.NewConnPool(cfg.DialConfig(deps))
 	discover := func(ctx context.Context) ([]string, error) { return b.discover(ctx) }
@@ -88,6 +92,7 @@ func New(cfg Config, deps service.Deps) (_ *Broker, err error) {
 		Kind: controllerv1.ServiceKind_SERVICE_KIND_BROKER, Process: b.self, Discover: discover, Pool: b.pool, Logger: b.logger,
 	})
 	b.controllers = metadata.NewControllers(metadata.ControllersOptions{Watcher: b.watcher, Discover: discover, Pool: b.pool, Logger: b.logger})
+	b.producerIDs = producerid.New(producerid.Config{Allocate: b.allocateProducerIDs, Logger: b.logger})
 	brokerv1.RegisterLogServiceServer(b.server, b.handlers)
 	brokerv1.RegisterReplicationServiceServer(b.server, b.handlers)
 	brokerv1.RegisterHealthStreamServiceServer(b.server, b.handlers)

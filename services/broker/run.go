@@ -50,6 +50,7 @@ func (b *Broker) Run(ctx context.Context) (err error) {
 	b.group.Add("store", b.runStore)
 	b.group.Add("registration", b.runRegistration)
 	b.group.Add("metadata", b.runMetadata)
+	b.group.Add("producer ids", b.runProducerIDs)
 	b.group.Add("replicas", b.runReplicas)
 	b.group.Add("vouching", b.runVouching)
 	b.group.Add("drain", b.runDrain)

@@ -37,6 +37,7 @@ type Controller struct {
 	vouches    []*controllerv1.ReplicaVouch
 	confirmed  []topicid.ID
 	refuse     error
+	control    control
 }
 
 // Start serves a controller on loopback until the test ends.
@@ -131,13 +132,10 @@ func (c *Controller) CreateTopicWithID(id topicid.ID, name string, broker, parti
 
 // SetPartition changes a partition's record, under a new partition epoch.
 func (c *Controller) SetPartition(id topicid.ID, n int32, change func(p *controllerv1.Partition)) {
-	c.Change(func(c *Controller) {
-		p := proto.CloneOf(c.partitions[id][n])
-		p.PartitionEpoch++
-		change(p)
-		c.partitions[id][n] = p
-	})
+	c.Change(func(c *Controller) { c.Record(id, n, change) })
 }
+
+func cloneOf(p *controllerv1.Partition) *controllerv1.Partition { return proto.CloneOf(p) }
 
 // SetConfigs changes a topic's configs.
 func (c *Controller) SetConfigs(id topicid.ID, configs map[string]string) {

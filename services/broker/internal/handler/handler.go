@@ -58,6 +58,8 @@ type Config struct {
 	MaxDecodedBytes int
 	// Draining is closed when the server drains.
 	Draining <-chan struct{}
+	// NextProducerID gives an id that was never given before.
+	NextProducerID func(ctx context.Context) (int64, *rpc.Error)
 	// Position tells how new the metadata is.
 	Position func() metadata.Position
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/leat-io/leat/libs/vfs"
 	"github.com/leat-io/leat/libs/vfs/memfs"
 	"github.com/leat-io/leat/services/broker/internal/brokertest"
+	"github.com/leat-io/leat/services/broker/internal/producerid"
 	"github.com/leat-io/leat/services/broker/internal/replica"
 	"github.com/leat-io/leat/services/broker/internal/store"
 )
@@ -42,8 +43,10 @@ type harness struct {
 	registry *prometheus.Registry
 	watcher  *metadata.Watcher
 	client   brokerv1.LogServiceClient
-	addr     string
-	stop     func(clean bool)
+
+	producerIDs *producerid.Pool
+	addr        string
+	stop        func(clean bool)
 }
 
 type harnessOptions struct {
@@ -116,12 +119,18 @@ func start(t testing.TB, ctl *brokertest.Controller, o harnessOptions) *harness 
 	}
 	handlers := New(Config{
 		Broker: self, Logger: discard(), MaxInFlight: o.maxInFlight, MaxPartitions: 100, PartitionWait: 100 * time.Millisecond, MaxFetchBytes: 1 << 20, FetchMemory: cmp.Or(o.fetchMemory, 256<<20), MaxBatchBytes: rpc.MaxMessageBytes - rpc.MessageOverhead,
+		NextProducerID:  func(ctx context.Context) (int64, *rpc.Error) { return h.producerIDs.Next(ctx) },
 		ValidateRecords: true, MaxDecodedBytes: 16 << 20, Draining: server.Draining(), Position: func() metadata.Position { return h.watcher.Image().Position() },
 	})
 	brokerv1.RegisterLogServiceServer(server, handlers)
 	brokerv1.RegisterReplicationServiceServer(server, handlers)
 	brokerv1.RegisterHealthStreamServiceServer(server, handlers)
+	h.producerIDs = producerid.New(producerid.Config{Logger: discard(), Allocate: func(ctx context.Context) (producerid.Block, error) {
+		resp, err := controllers.AllocateProducerIds(ctx, &controllerv1.AllocateProducerIdsRequest{Process: self})
+		return producerid.Block{First: resp.GetFirstProducerId(), Count: resp.GetCount()}, err
+	}})
 	loops := newLoops()
+	loops.Go(func() error { return h.producerIDs.Run(ctx) })
 	loops.Go(func() error { return h.watcher.Run(ctx) })
 	loops.Go(func() error { return server.Serve(lis) })
 	if err := h.watcher.WaitForRevision(ctx, 1); err != nil {
