@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/cluster"
 	"github.com/leat-io/leat/libs/registry"
 	"github.com/leat-io/leat/libs/rpc"
@@ -49,7 +50,8 @@ type Store struct {
 
 	failing bool // Run's: trouble has been logged
 
-	lists atomic.Int64 // how often everything has been listed
+	lists atomic.Int64  // how often everything has been listed
+	etcd  atomic.Uint64 // id of the etcd cluster; 0 before its first answer
 }
 
 // New makes a store; nothing happens before Run.
@@ -63,6 +65,21 @@ func New(client *clientv3.Client, keys registry.Keys, logger *slog.Logger) *Stor
 // Lists is how often the store has listed everything; once, unless etcd compacted
 // what it missed.
 func (s *Store) Lists() int64 { return s.lists.Load() }
+
+// EtcdClusterID is the id of the etcd cluster that the state comes from; 0 before
+// the first list.
+func (s *Store) EtcdClusterID() uint64 { return s.etcd.Load() }
+
+// checkEtcd refuses answers of another etcd cluster than the first: the state would
+// be of neither history.
+func (s *Store) checkEtcd(id uint64) error {
+	if id == 0 || s.etcd.CompareAndSwap(0, id) || s.etcd.Load() == id {
+		return nil
+	}
+	return &valueError{rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_REGRESSED,
+		"etcd answers as the cluster %x and this controller has followed %x: etcd was made anew or restored from a backup under a running mesh; restore the mesh, then start the controllers again",
+		id, s.etcd.Load())}
+}
 
 // View calls read with the state and its revision; 0: nothing has been read yet.
 // The state must not be changed or kept; records in it may be kept.
@@ -139,7 +156,8 @@ func (s *Store) CurrentRevision(ctx context.Context) (int64, error) {
 
 // Run follows etcd until ctx ends, and returns nil then. It goes on for ever
 // while etcd is away. It returns an error only for what it must not go on with:
-// a value of a newer format (*registry.FormatError) or a damaged one.
+// a value of a newer format (*registry.FormatError) or a damaged one, or another
+// etcd cluster than it has followed (METADATA_REGRESSED).
 func (s *Store) Run(ctx context.Context) error {
 	backoff := rpc.Backoff{Min: 20 * time.Millisecond, Max: time.Second}
 	list := true
@@ -214,6 +232,9 @@ func (s *Store) list(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if err := s.checkEtcd(page.Header.GetClusterId()); err != nil {
+			return err
+		}
 		if revision == 0 {
 			revision = page.Header.Revision
 		}
@@ -283,6 +304,9 @@ func (s *Store) watch(ctx context.Context) error {
 	}()
 	for resp := range s.client.Watch(ctx, s.keys.Prefix(), clientv3.WithPrefix(), clientv3.WithRev(s.Revision()+1), clientv3.WithCreatedNotify()) {
 		if err := resp.Err(); err != nil {
+			return err
+		}
+		if err := s.checkEtcd(resp.Header.GetClusterId()); err != nil {
 			return err
 		}
 		if err := s.takeEvents(&resp); err != nil {

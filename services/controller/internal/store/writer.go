@@ -94,7 +94,11 @@ func (w *Writer) step(ctx context.Context, txns [][]cluster.Write) (int64, error
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			revision, err := w.commit(ctx, writes)
+			commit := w.commit
+			if len(txns) > 1 {
+				commit = w.byHalves
+			}
+			revision, err := commit(ctx, writes)
 			mu.Lock()
 			defer mu.Unlock()
 			last = max(last, revision)
@@ -114,6 +118,27 @@ func (w *Writer) step(ctx context.Context, txns [][]cluster.Write) (int64, error
 		}
 	}
 	return last, errors.Join(errs...)
+}
+
+// byHalves makes one of several transactions of a stage. The writes of such a stage
+// do not depend on each other, so on a conflict each half is tried by itself: what
+// changed under the plan holds up nothing but itself. It still returns ErrConflict
+// if anything was left out.
+func (w *Writer) byHalves(ctx context.Context, writes []cluster.Write) (int64, error) {
+	revision, err := w.commit(ctx, writes)
+	if len(writes) < 2 || !errors.Is(err, registry.ErrConflict) {
+		return revision, err
+	}
+	half := len(writes) / 2
+	first, err := w.byHalves(ctx, writes[:half])
+	if err != nil && !errors.Is(err, registry.ErrConflict) {
+		return first, err
+	}
+	second, err2 := w.byHalves(ctx, writes[half:])
+	if err2 != nil && !errors.Is(err2, registry.ErrConflict) {
+		return max(first, second), err2
+	}
+	return max(first, second), errors.Join(err, err2)
 }
 
 // commit makes one transaction.
