@@ -21,9 +21,9 @@ import (
 
 func newClusterCommand(a *app) *cobra.Command {
 	return group(&cobra.Command{
-		Use: "cluster", Short: "Describe the mesh, or wait until it is ready",
+		Use: "cluster", Short: "Describe the mesh, wait until it is ready, or elect leaders",
 		Example: "  leat cluster describe\n  leat cluster wait --timeout 60s",
-	}, newClusterDescribe(a), newClusterWait(a))
+	}, newClusterDescribe(a), newClusterWait(a), newClusterElectLeaders(a))
 }
 
 func newClusterDescribe(a *app) *cobra.Command {

@@ -25,6 +25,7 @@ type consumeFlags struct {
 	offset          int64
 	since           string
 	partition       int32
+	replica         int32
 	maxMessages     int64
 	follow          bool
 	format          string
@@ -47,6 +48,9 @@ SIGTERM; --auto-commit=false leaves the group's offsets alone.
 --follow=false stops at each partition's high watermark as of the start.
 --max-messages stops after exactly so many records.
 
+--replica is for looking at one replica; without a group. With --follow=false it
+stops at the high watermark that this replica knows.
+
 Without --format the value and LF are printed. --format takes the verbs %t
 topic, %p partition, %o offset, %T timestamp (ms since 1970), %k key, %h headers
 (key=value, with commas between), %v value, %%, and the escapes \n \t \r \0 \\.
@@ -63,7 +67,8 @@ null. ` + "`leat produce --input json`" + ` takes it.
 		Example: `  leat consume hdfs --from-beginning --follow=false
   leat consume hdfs --group g1 --from-beginning --max-messages 2000
   leat consume hdfs --partition 0 --offset 100 --format '%o\t%k\t%v'
-  leat consume hdfs --since '1h ago' -o json`,
+  leat consume hdfs --since '1h ago' -o json
+  leat consume hdfs --replica 2 --from-beginning --follow=false`,
 		RunE: func(cmd *cobra.Command, given []string) error {
 			return a.consume(cmd, given, f)
 		},
@@ -75,6 +80,7 @@ null. ` + "`leat produce --input json`" + ` takes it.
 	fs.Int64Var(&f.offset, "offset", 0, "start at this offset of each partition read")
 	fs.StringVar(&f.since, "since", "", "start at the first record of a time or later: "+timeForms)
 	fs.Int32Var(&f.partition, "partition", 0, "read this partition only")
+	fs.Int32Var(&f.replica, "replica", 0, "read from this broker's replicas, whether they lead or follow, as far as they know records to be committed")
 	fs.Int64Var(&f.maxMessages, "max-messages", 0, "stop after so many records (default: never)")
 	fs.BoolVar(&f.follow, "follow", true, "go on with records as they come; false stops at the end as of the start")
 	fs.StringVar(&f.format, "format", "", "how to print a record")
@@ -99,6 +105,10 @@ func (f *consumeFlags) check(cmd *cobra.Command, topics []string, json bool) (*g
 		return nil, nil, exit.Usage(help, "--offset is %d; offsets count from 0", f.offset)
 	case f.partition < 0:
 		return nil, nil, exit.Usage(help, "--partition is %d; partitions count from 0", f.partition)
+	case changed("replica") && f.replica < 1:
+		return nil, nil, exit.Usage(help, "--replica is %d; brokers count from 1", f.replica)
+	case f.group != "" && changed("replica"):
+		return nil, nil, exit.Usage(help, "--replica and --group exclude each other")
 	case f.group != "" && (changed("partition") || changed("offset")):
 		return nil, nil, exit.Usage("Leave out --group, or set the group's offset with `leat group commit`.", "a group shares out partitions and keeps offsets by itself, so --partition and --offset do not go with --group")
 	case f.group == "" && (changed("auto-commit") && f.autoCommit || f.instance != ""):
@@ -125,6 +135,10 @@ func (f *consumeFlags) check(cmd *cobra.Command, topics []string, json bool) (*g
 	open := &gatewayv1.ConsumeOpen{
 		Handshake: rpc.LocalHandshake(), ClientId: f.clientID, Group: f.group, InstanceId: f.instance, StartAt: gatewayv1.StartAt_START_AT_LATEST,
 		LeaveOffsets: f.group != "" && !f.autoCommit,
+	}
+	if changed("replica") {
+		// Only the gateway sees how far this replica has come.
+		open.Replica, open.StopAtEnd = &f.replica, !f.follow
 	}
 	if f.fromBeginning {
 		open.StartAt = gatewayv1.StartAt_START_AT_EARLIEST
@@ -171,7 +185,7 @@ func (a *app) consume(cmd *cobra.Command, topics []string, f consumeFlags) error
 func (a *app) consumeWhat(cmd *cobra.Command, admin gatewayv1.AdminServiceClient, topics []string, f consumeFlags, cfg *consume.Config) error {
 	ctx, cancel := a.callContext(cmd.Context())
 	defer cancel()
-	if !f.follow {
+	if !f.follow && cfg.Open.Replica == nil {
 		cfg.Ends = map[consume.Partition]int64{}
 	}
 	latest := &typev1.OffsetSpec{Spec: &typev1.OffsetSpec_Place_{Place: typev1.OffsetSpec_PLACE_LATEST}}
@@ -200,7 +214,7 @@ func (a *app) consumeWhat(cmd *cobra.Command, admin gatewayv1.AdminServiceClient
 				cfg.Open.Partitions = append(cfg.Open.Partitions, p)
 			}
 		}
-		if f.follow {
+		if cfg.Ends == nil {
 			continue
 		}
 		if err := endsOf(ctx, admin, topic, numbers, latest, cfg.Ends); err != nil {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,9 +16,10 @@ import (
 
 func newTopicCommand(a *app) *cobra.Command {
 	return group(&cobra.Command{
-		Use: "topic", Short: "Create, list, describe, alter and delete topics",
+		Use: "topic", Short: "Create, list, describe, alter, compare and delete topics",
 		Example: "  leat topic create hdfs --partitions 3\n  leat topic describe hdfs",
-	}, newTopicCreate(a), newTopicList(a), newTopicDescribe(a), newTopicAlter(a), newTopicDelete(a), newTopicOffsets(a))
+	}, newTopicCreate(a), newTopicList(a), newTopicDescribe(a), newTopicAlter(a), newTopicDelete(a), newTopicOffsets(a),
+		newTopicDeleteRecords(a), newTopicDigest(a))
 }
 
 func newTopicCreate(a *app) *cobra.Command {
@@ -109,7 +111,8 @@ func newTopicDescribe(a *app) *cobra.Command {
 		Use: "describe NAME", Short: "Show configs, leaders, replicas and marks of a topic", Args: args("NAME"),
 		Long: `Show every config in force, with its source (topic, cluster or default) and
 default, and every partition with its leader (none, or -1 in JSON, without
-one), replicas, in-sync replicas, start offset and high watermark.
+one), replicas, in-sync and eligible leader replicas (ISR and ELR), start offset,
+high watermark, and the end of each replica that answers.
 
 ` + exitCodes,
 		Example: "  leat topic describe hdfs\n  leat topic describe hdfs -o json",
@@ -157,19 +160,21 @@ func (a *app) printTopic(r *gatewayv1.DescribeTopicResponse) error {
 		})
 		configs.Row(c.GetName(), output.OrDash(c.GetValue()), sourceName(c.GetSource()), output.OrDash(c.GetDefaultValue()))
 	}
-	partitions := output.NewTable(">PARTITION", ">LEADER", ">EPOCH", "REPLICAS", "ISR", ">START", ">HIGH WATERMARK")
+	partitions := output.NewTable(">PARTITION", ">LEADER", ">EPOCH", "REPLICAS", "ISR", "ELR", ">START", ">HIGH WATERMARK", "ENDS")
 	for _, p := range r.GetPartitions() {
 		part := output.Partition{
 			Partition: p.GetPartition(), Leader: p.GetLeader(), LeaderEpoch: p.GetLeaderEpoch(), Replicas: ids(p.GetReplicas()),
 			ISR: ids(p.GetIsr()), ELR: ids(p.GetElr()), LogStartOffset: p.GetLogStartOffset(), HighWatermark: p.GetHighWatermark(),
 			ReplicaEnds: []output.ReplicaEnd{},
 		}
+		var ends []string
 		for _, e := range p.GetReplicaEnds() {
+			ends = append(ends, fmt.Sprintf("%d:%d", e.GetBroker(), e.GetEnd()))
 			part.ReplicaEnds = append(part.ReplicaEnds, output.ReplicaEnd{Broker: e.GetBroker(), End: e.GetEnd(), DurableEnd: e.GetDurableEnd()})
 		}
 		d.Partitions = append(d.Partitions, part)
 		partitions.Row(p.GetPartition(), output.Broker(p.GetLeader()), p.GetLeaderEpoch(), output.IDs(p.GetReplicas()), output.IDs(p.GetIsr()),
-			output.Offset(p.GetLogStartOffset()), output.Offset(p.GetHighWatermark()))
+			output.IDs(p.GetElr()), output.Offset(p.GetLogStartOffset()), output.Offset(p.GetHighWatermark()), output.OrDash(strings.Join(ends, " ")))
 	}
 	if a.json() {
 		return output.JSON(a.Out, d)

@@ -93,6 +93,59 @@ type TopicOffsets struct {
 	Offsets []PartitionOffset `json:"offsets"`
 }
 
+// LogStart is where a partition begins; -1 where records could not be deleted.
+type LogStart struct {
+	Partition      int32  `json:"partition"`
+	LogStartOffset int64  `json:"log_start_offset"`
+	Error          *Error `json:"error,omitempty"`
+}
+
+// DeletedRecords is what topic delete-records prints.
+type DeletedRecords struct {
+	Topic      string     `json:"topic"`
+	Partitions []LogStart `json:"partitions"`
+}
+
+// ReplicaDigest is the hash of a replica's records in hexadecimal, null where there
+// is none.
+type ReplicaDigest struct {
+	Broker  int32   `json:"broker"`
+	Digest  *string `json:"digest"`
+	Records int64   `json:"records"`
+	Error   *Error  `json:"error,omitempty"`
+}
+
+// PartitionDigest compares the replicas of a partition over the offsets from
+// from_offset up to high_watermark, which is -1 where the leader did not answer.
+type PartitionDigest struct {
+	Partition     int32           `json:"partition"`
+	HighWatermark int64           `json:"high_watermark"`
+	FromOffset    int64           `json:"from_offset"`
+	Replicas      []ReplicaDigest `json:"replicas"`
+	Error         *Error          `json:"error,omitempty"`
+}
+
+// TopicDigest is what topic digest prints.
+type TopicDigest struct {
+	Topic      string            `json:"topic"`
+	Partitions []PartitionDigest `json:"partitions"`
+}
+
+// Election is what became of a partition's election. Leader is -1 where there is
+// none.
+type Election struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Leader    int32  `json:"leader"`
+	Changed   bool   `json:"changed"`
+	Error     *Error `json:"error,omitempty"`
+}
+
+// Elections is what cluster elect-leaders prints.
+type Elections struct {
+	Elections []Election `json:"elections"`
+}
+
 // Changed is what commands print that create, change or delete by name.
 type Changed struct {
 	Name string `json:"name"`
