@@ -27,6 +27,10 @@ type ElectionConfig struct {
 	Logger  *slog.Logger
 }
 
+// standAside is how long a candidate that gave way leaves the election to others,
+// which take milliseconds.
+const standAside = 2 * time.Second
+
 // Election makes at most one controller lead. Run is called once.
 type Election struct {
 	cfg     ElectionConfig
@@ -93,6 +97,7 @@ func (e *Election) once(ctx context.Context, value string, lead func(context.Con
 	term, err := e.create(ctx, l, value)
 	if err == nil && term != nil {
 		e.lead(ctx, l, term, lead)
+		defer e.standAside(ctx, term)
 	}
 	if revokeErr := l.revoke(ctx); revokeErr != nil {
 		e.cfg.Logger.Debug("cannot give the election's lease back, it will run out", "error", revokeErr)
@@ -121,6 +126,17 @@ func (e *Election) lead(ctx context.Context, l *lease, term *Term, lead func(con
 		reason = errors.New("it stopped leading by itself")
 	}
 	e.cfg.Logger.Info("no longer the controller", "election_revision", term.createRevision, "reason", reason)
+}
+
+// standAside waits if the candidate gives way.
+func (e *Election) standAside(ctx context.Context, term *Term) {
+	if !term.givesWay.Load() {
+		return
+	}
+	select {
+	case <-time.After(standAside):
+	case <-ctx.Done():
+	}
 }
 
 // create tries to put the election key. The term is nil if somebody else did.

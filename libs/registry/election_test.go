@@ -152,6 +152,35 @@ func TestLostLeaseEndsTheTerm(t *testing.T) {
 	})
 }
 
+func TestOneThatGivesWayIsNotElectedAgain(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, etcdtest.Start(t))
+	a1, _ := listen(t, controller, 1, 1)
+	a2, _ := listen(t, controller, 2, 2)
+	e := NewElection(ElectionConfig{
+		Client: client, Keys: NewKeys(prefix), Process: &typev1.Process{Id: 1, Incarnation: 1},
+		Address: a1, TTL: time.Minute, Prober: NewProber(rpc.DialConfig{}), Logger: slog.New(slog.DiscardHandler),
+	})
+	leads, giveWay := make(chan struct{}, 1), make(chan struct{})
+	run(t, func(ctx context.Context) error {
+		return e.Run(ctx, func(ctx context.Context, term *Term) {
+			leads <- struct{}{}
+			select {
+			case <-giveWay:
+				term.GiveWay()
+			case <-ctx.Done():
+			}
+		})
+	})
+	<-leads
+	two := stand(t, client, 2, a2, time.Minute)
+	close(giveWay)
+	eventually(t, "the other one leads", two.leads)
+	if len(leads) != 0 {
+		t.Error("it led again before the other one")
+	}
+}
+
 func TestCommitComparesEveryKey(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, etcdtest.Start(t))

@@ -37,7 +37,12 @@ type Term struct {
 
 	createRevision int64
 	modRevision    atomic.Int64
+	givesWay       atomic.Bool
 }
+
+// GiveWay makes the candidate stand aside for a moment after this term, so that
+// another one wins.
+func (t *Term) GiveWay() { t.givesWay.Store(true) }
 
 // ElectionRevision is the create revision of the election key; it grows with
 // every election.
