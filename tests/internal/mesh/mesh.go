@@ -87,7 +87,7 @@ func Tool(t *testing.T, name string) string {
 // Start starts a mesh and waits until it is ready.
 func Start(t *testing.T, opts Options) *Mesh {
 	t.Helper()
-	m := &Mesh{t: t, opts: opts, Data: dataFolder(t), PortBase: freePorts(t)}
+	m := &Mesh{t: t, opts: opts, Data: DataFolder(t), PortBase: FreePorts(t)}
 	m.Up()
 	t.Cleanup(func() {
 		m.Stop()
@@ -98,9 +98,9 @@ func Start(t *testing.T, opts Options) *Mesh {
 	return m
 }
 
-// dataFolder is a folder of the test's own; it is kept for study in the folder
+// DataFolder is a folder of the test's own; it is kept for study in the folder
 // that LEAT_TEST_DATA names, if any.
-func dataFolder(t *testing.T) string {
+func DataFolder(t *testing.T) string {
 	t.Helper()
 	keep := os.Getenv("LEAT_TEST_DATA")
 	if keep == "" {
@@ -114,8 +114,8 @@ func dataFolder(t *testing.T) string {
 	return dir
 }
 
-// freePorts finds a block of ports that nobody listens on.
-func freePorts(t *testing.T) int {
+// FreePorts finds a block of 200 ports that nobody listens on.
+func FreePorts(t *testing.T) int {
 	t.Helper()
 	for range 100 {
 		base := 10000 + rand.IntN(100)*portBlock

@@ -1,0 +1,15 @@
+// Package proxy is a network that tests can break: TCP proxies in the test's own
+// process, which know who calls by the address that a connection comes from.
+// Nothing of it needs root or the system's packet filter.
+//
+// The caller's duties, in order: New; Host for each address that processes dial
+// from, so that connections get a name at their beginning (who has none is
+// called Client); Listen for each process, which then advertises the proxy's
+// address instead of its own; Cut, Stall, Delay and Heal pairs of names at will;
+// Close, which waits for all goroutines.
+//
+// A process that is not there has to refuse connections, since that proves to
+// others that it is dead. So Down is called when a process ends and Up before it
+// starts. Should a proxy find by itself that its target refuses, it resets the
+// connection that it was asked to carry and refuses those to come until Up.
+package proxy

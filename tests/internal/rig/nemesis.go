@@ -1,0 +1,103 @@
+package rig
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/leat-io/leat/tests/internal/proxy"
+)
+
+// Kill kills processes at once, as kill -9 does; from then on dials to them are
+// refused.
+func (r *Rig) Kill(names ...string) {
+	r.t.Helper()
+	var wait sync.WaitGroup
+	for _, name := range names {
+		life := r.life(name)
+		if life == nil {
+			r.t.Fatalf("%s does not run", name)
+		}
+		wait.Go(func() {
+			life.Kill()
+			r.gone(name, life)
+		})
+	}
+	wait.Wait()
+}
+
+// KillAll kills every process that runs, also etcd, unless it is spared.
+func (r *Rig) KillAll(spared ...string) {
+	r.t.Helper()
+	var names []string
+	for _, name := range r.Names() {
+		if r.Running(name) && !slices.Contains(spared, name) {
+			names = append(names, name)
+		}
+	}
+	r.Kill(names...)
+}
+
+// Stop stops processes in order, as SIGTERM does, and demands that they do.
+func (r *Rig) Stop(names ...string) {
+	r.t.Helper()
+	for _, name := range names {
+		life := r.life(name)
+		if life == nil {
+			r.t.Fatalf("%s does not run", name)
+		}
+		if err := life.Terminate(time.Minute); err != nil {
+			r.t.Errorf("%s did not stop in order: %v", name, err)
+		}
+		r.gone(name, life)
+	}
+}
+
+// Pause stops a process where it is, as SIGSTOP does; Resume lets it go on.
+func (r *Rig) Pause(name string) {
+	r.t.Helper()
+	if err := r.life(name).Pause(); err != nil {
+		r.t.Fatalf("pause %s: %v", name, err)
+	}
+}
+
+// Resume lets a paused process go on.
+func (r *Rig) Resume(name string) {
+	r.t.Helper()
+	if err := r.life(name).Resume(); err != nil {
+		r.t.Fatalf("resume %s: %v", name, err)
+	}
+}
+
+// Wipe removes the data of a process that does not run.
+func (r *Rig) Wipe(name string) {
+	r.t.Helper()
+	if r.Running(name) {
+		r.t.Fatalf("%s runs", name)
+	}
+	if err := os.RemoveAll(r.Dir(name)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// WipeBehind removes the records of a broker that runs, as a disk does that is
+// pulled: the process keeps what it has open.
+func (r *Rig) WipeBehind(name string) {
+	r.t.Helper()
+	found, err := filepath.Glob(filepath.Join(r.Dir(name), "*"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, path := range found {
+		if err := os.RemoveAll(path); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// Others lists the processes of some kinds but one; proxy.Client is left out.
+func (r *Rig) Others(name string, of ...string) []string {
+	return slices.DeleteFunc(r.Names(of...), func(other string) bool { return other == name || other == proxy.Client })
+}
