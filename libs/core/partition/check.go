@@ -83,7 +83,7 @@ func (s *State) breach(err error) {
 			s.inflight = nil
 		case *Sync:
 			s.syncing = false
-		case Visible, CheckpointHW:
+		case *Visible, *CheckpointHW:
 		default:
 			kept = append(kept, e)
 		}

@@ -10,9 +10,10 @@
 //     metadata stream that names this broker among the replicas.
 //  2. Call Step from one goroutine at a time. Carry the effects out in the order
 //     given; the slice and what it holds are valid until the next Step.
-//  3. Answer every Append with Appended, AppendRefused or IOFailed, and every Sync with Synced or
-//     IOFailed, with the Op it named, also when leadership was lost meanwhile. At
-//     most one Append and one Sync are outstanding, and they may run side by side.
+//  3. Answer every Append, AppendCopy, Truncate, Reset, Sync and MoveStart with the event
+//     that its comment names, with the Op it named, also when leadership was lost
+//     meanwhile. Of Append, AppendCopy, Truncate and Reset one is outstanding at
+//     most; one Sync and one MoveStart may run beside it.
 //  4. Give each Produce and Read a Req of its own. A Produce gets exactly one
 //     Reply. A Read gets exactly one of Serve, Wait and Reply within its Step.
 //  5. Step a Tick no later than the last WakeAt asked for, so that no waiter

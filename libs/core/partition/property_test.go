@@ -47,7 +47,7 @@ func (m *model) step(t *rapid.T, ev Event) {
 			m.sync, m.syncTo = &c, m.end
 		case *Reply:
 			m.reply(t, e)
-		case Visible:
+		case *Visible:
 			counted := m.durable
 			if m.os {
 				counted = m.end

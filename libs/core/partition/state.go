@@ -250,8 +250,8 @@ func (s *State) advance() {
 	if s.refusal() == ReasonNone && len(s.isr) >= int(s.minISR) && len(s.isr) == 1 && s.isr[0] == s.self.Broker {
 		if to := s.counted(); to > s.hw {
 			s.hw = to
-			s.emit(CheckpointHW{HW: to})
-			s.emit(Visible{HW: to})
+			s.emit(&CheckpointHW{HW: to})
+			s.emit(&Visible{HW: to})
 		}
 	}
 	s.answer()

@@ -42,13 +42,13 @@ func render(effects []Effect) string {
 			parts = append(parts, fmt.Sprintf("serve req=%d [%d,%d)", e.Req, e.From, e.UpTo))
 		case Wait:
 			parts = append(parts, fmt.Sprintf("wait req=%d", e.Req))
-		case Visible:
+		case *Visible:
 			parts = append(parts, fmt.Sprintf("visible %d", e.HW))
 		case Resign:
 			parts = append(parts, fmt.Sprintf("resign %v", e.Reason))
 		case Withhold:
 			parts = append(parts, fmt.Sprintf("withhold %v", e.Reason))
-		case CheckpointHW, WakeAt:
+		case *CheckpointHW, WakeAt:
 		}
 	}
 	return strings.Join(parts, "; ")

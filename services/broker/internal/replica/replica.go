@@ -167,11 +167,11 @@ func (r *Replica) step(ev partition.Event) {
 			r.startSync(e.Op)
 		case *partition.Reply:
 			r.reply(e)
-		case partition.CheckpointHW:
+		case *partition.CheckpointHW:
 			if r.stored != nil {
 				r.stored.SetHighWatermark(e.HW)
 			}
-		case partition.Visible:
+		case *partition.Visible:
 			r.tellReaders(true)
 		case partition.Resign:
 			r.tellReaders(false)
