@@ -16,7 +16,7 @@ type Config struct {
 	service.Common
 
 	NumPartitions             int32 `config:"num.partitions" default:"1" help:"Partitions of a topic that is created without a number."`
-	DefaultReplicationFactor  int32 `config:"default.replication.factor" default:"1" help:"Replicas of a topic that is created without a number."`
+	DefaultReplicationFactor  int32 `config:"default.replication.factor" default:"0" help:"Replicas of a topic that is created without a number; 0: 3, or as many as there are live brokers where there are fewer."`
 	OffsetsTopicNumPartitions int32 `config:"offsets.topic.num.partitions" default:"50" help:"Partitions of __consumer_offsets; fixed once it exists."`
 	TopicDefaults
 }
@@ -74,9 +74,8 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: %d is not between 1 and %d", key, n, cluster.MaxPartitions))
 		}
 	}
-	if c.DefaultReplicationFactor != maxReplicationFactor {
-		errs = append(errs, fmt.Errorf("default.replication.factor: %d is not possible yet: replication comes with a later release; use %d",
-			c.DefaultReplicationFactor, maxReplicationFactor))
+	if c.DefaultReplicationFactor < 0 {
+		errs = append(errs, fmt.Errorf("default.replication.factor: %d is not possible; give 1 or more, or 0 for 3 or as many as there are live brokers", c.DefaultReplicationFactor))
 	}
 	if err := topicconfig.Validate(nil, c.TopicDefaults.Map()); err != nil {
 		errs = append(errs, err)
@@ -84,14 +83,10 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// maxReplicationFactor is what this release can do.
-const maxReplicationFactor = 1
-
 func (c *Config) limits() cluster.Limits {
 	return cluster.Limits{
 		DefaultPartitions:        c.NumPartitions,
 		DefaultReplicationFactor: c.DefaultReplicationFactor,
-		MaxReplicationFactor:     maxReplicationFactor,
 		OffsetsPartitions:        c.OffsetsTopicNumPartitions,
 	}
 }

@@ -120,7 +120,7 @@ func addPartitions(p *planner, limits Limits, t Topic, want int32, configs map[s
 			return reject("CONTROLLER_NOT_AVAILABLE", "an unfinished change of the topic is being cleaned up; try again")
 		}
 		replicas := place(brokers, at+1+int(n-t.Partitions), replicationFactor)
-		p.put(newPartition(p.state, t.ID, n, replicas, min(config.MinInsyncReplicas, replicationFactor), floor))
+		p.put(newPartition(p.state, t.ID, n, replicas, config.MinISR(replicationFactor), floor))
 	}
 	return nil
 }

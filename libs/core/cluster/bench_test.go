@@ -15,7 +15,7 @@ func BenchmarkReconcile(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if plan, err := Reconcile(w.State); err != nil || !plan.IsEmpty() {
+				if plan, err := Reconcile(w.State, Hints{}); err != nil || !plan.IsEmpty() {
 					b.Fatal(plan.Len(), err)
 				}
 			}

@@ -50,9 +50,9 @@ func (s *State) SetVouches(r BrokerRegistration) {
 			delete(s.vouches, life)
 		}
 	}
-	m := make(map[partitionKey]Vouch, len(r.Vouches))
+	m := make(map[PartitionID]Vouch, len(r.Vouches))
 	for _, v := range r.Vouches {
-		m[partitionKey{v.Topic, v.Partition}] = v
+		m[PartitionID{v.Topic, v.Partition}] = v
 	}
 	s.vouches[r.Process] = m
 }
@@ -155,7 +155,7 @@ func barred(s *State, p Partition, r BrokerRegistration) []int32 {
 	if !slices.Contains(p.ISR, b) && !slices.Contains(p.ELR, b) {
 		return p.Barred
 	}
-	vouch, ok := s.vouches[r.Process][partitionKey{p.Topic, p.Number}]
+	vouch, ok := s.vouches[r.Process][PartitionID{p.Topic, p.Number}]
 	if !ok {
 		vouch.Verdict = Missing
 	}
@@ -185,9 +185,9 @@ func neverOpened(s *State, p Partition) bool {
 // electAll runs the elections that a view of the brokers brings, on top of
 // records that change anyway, and returns every record that changes.
 func (s *State) electAll(view brokerView, changed []Partition) []Partition {
-	pre := make(map[partitionKey]Partition, len(changed))
+	pre := make(map[PartitionID]Partition, len(changed))
 	for _, p := range changed {
-		pre[partitionKey{p.Topic, p.Number}] = p
+		pre[PartitionID{p.Topic, p.Number}] = p
 	}
 	var all []Partition
 	for _, t := range s.Topics() {
@@ -196,7 +196,7 @@ func (s *State) electAll(view brokerView, changed []Partition) []Partition {
 		}
 		config := s.config(t.Value)
 		for _, e := range s.Partitions(t.Value.ID) {
-			next, ok := pre[partitionKey{e.Value.Topic, e.Value.Number}]
+			next, ok := pre[PartitionID{e.Value.Topic, e.Value.Number}]
 			if !ok {
 				next = e.Value
 			}

@@ -105,7 +105,7 @@ func (v brokerView) lastResort(p *Partition, config topicconfig.Config) (int32, 
 	all := true
 	for _, b := range members {
 		life, ok := v.unfenced(b)
-		vouch, vouched := v.state.vouches[life][partitionKey{p.Topic, p.Number}]
+		vouch, vouched := v.state.vouches[life][PartitionID{p.Topic, p.Number}]
 		if !ok || !vouched || vouch.Verdict != UncleanOS {
 			all = false
 			break

@@ -74,7 +74,7 @@ func (w *world) applyStages(t fataler, stages [][]Write) {
 func (w *world) settle(t fataler) {
 	t.Helper()
 	for range 50 {
-		plan, err := Reconcile(w.State)
+		plan, err := Reconcile(w.State, Hints{})
 		if err != nil {
 			t.Fatalf("reconcile: %v", err)
 		}

@@ -13,8 +13,8 @@ type model struct {
 	*world
 	alive  map[int32]bool   // brokers whose process runs
 	epochs map[string]int32 // highest leader epoch ever seen for a name's partition
-	shards map[partitionKey]int64
-	seen   map[partitionKey]Partition
+	shards map[PartitionID]int64
+	seen   map[PartitionID]Partition
 	wiped  map[int32]bool // brokers whose next life finds nothing
 }
 
@@ -23,7 +23,7 @@ var modelNames = []string{"a", "a.b", "a_b", "c"}
 func newModel(t *rapid.T) *model {
 	return &model{
 		world: newWorld(t), alive: map[int32]bool{}, epochs: map[string]int32{},
-		shards: map[partitionKey]int64{}, seen: map[partitionKey]Partition{}, wiped: map[int32]bool{},
+		shards: map[PartitionID]int64{}, seen: map[PartitionID]Partition{}, wiped: map[int32]bool{},
 	}
 }
 
@@ -221,7 +221,7 @@ func (m *model) check(t *rapid.T) {
 			if top := m.Topic(id); top == nil || n >= top.Value.Partitions {
 				continue
 			}
-			key := partitionKey{id, n}
+			key := PartitionID{id, n}
 			var before *Partition
 			if b, ok := m.seen[key]; ok {
 				if samePartition(b, e.Value) && b.PartitionEpoch == e.Value.PartitionEpoch {
@@ -283,7 +283,7 @@ func TestRandomCommandsKeepTheRules(t *testing.T) {
 				m.write(t, plan, err)
 			},
 			"reconcile": func(t *rapid.T) {
-				plan, err := Reconcile(m.State)
+				plan, err := Reconcile(m.State, Hints{})
 				m.write(t, plan, err)
 			},
 			"tidy": m.tidy,

@@ -16,7 +16,8 @@ const reconcileWrites = 2000
 // min.insync.replicas, and the ends of deletions and of topics that a controller
 // left half made. Call it until the plan is empty. The error is an
 // *InvariantError.
-func Reconcile(s *State) (Plan, error) {
+func Reconcile(s *State, hints Hints) (Plan, error) {
+	_ = hints
 	p := newPlanner(s)
 	leaders, others := s.outOfLine(assignShards(s))
 	for _, next := range leaders {
@@ -34,7 +35,7 @@ func Reconcile(s *State) (Plan, error) {
 // outOfLine lists the partition records that must change: first those that get
 // or lose a leader, then the others. It looks at every partition after every
 // change, so it goes through the maps as they are and sorts only what it found.
-func (s *State) outOfLine(shards map[partitionKey]Process) (leaders, others []Partition) {
+func (s *State) outOfLine(shards map[PartitionID]Process) (leaders, others []Partition) {
 	view := brokerView{state: s}
 	for id, t := range s.topics {
 		if t.Value.Deleting {
@@ -65,8 +66,8 @@ func comparePartitions(a, b Partition) int {
 }
 
 // inLine is a partition's record as it should be.
-func (s *State) inLine(view brokerView, p Partition, config topicconfig.Config, shards map[partitionKey]Process) Partition {
-	p.MinISR = min(config.MinInsyncReplicas, int32(len(p.Replicas)))
+func (s *State) inLine(view brokerView, p Partition, config topicconfig.Config, shards map[PartitionID]Process) Partition {
+	p.MinISR = config.MinISR(p.ReplicationFactor())
 	view.elect(&p, config)
 	if len(p.ELR) > 0 && int32(len(p.ISR)) >= p.MinISR {
 		p.ELR = nil
@@ -74,7 +75,7 @@ func (s *State) inLine(view brokerView, p Partition, config topicconfig.Config, 
 		p.Barred = keep(p.Barred, func(b int32) bool { return slices.Contains(isr, b) })
 	}
 	if len(shards) > 0 {
-		if owner, ok := shards[partitionKey{p.Topic, p.Number}]; ok {
+		if owner, ok := shards[PartitionID{p.Topic, p.Number}]; ok {
 			p.ShardOwner, p.ShardEpoch = owner, p.ShardEpoch+1
 		}
 	}

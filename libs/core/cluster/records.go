@@ -93,6 +93,38 @@ type Partition struct {
 	PartitionEpoch int64
 	ShardOwner     Process // zero: none, or no shard
 	ShardEpoch     int64
+	// TargetReplicas are what a running reassignment ends with, FormerReplicas what
+	// it began with; Replicas are both together meanwhile. Empty: none runs.
+	TargetReplicas []int32
+	FormerReplicas []int32
+}
+
+// IsReassigning tells whether a reassignment of the partition runs.
+func (p Partition) IsReassigning() bool { return len(p.TargetReplicas) > 0 }
+
+// ReplicationFactor is how many replicas the partition has, without those that a
+// running reassignment adds.
+func (p Partition) ReplicationFactor() int32 {
+	if p.IsReassigning() {
+		return int32(len(p.FormerReplicas))
+	}
+	return int32(len(p.Replicas))
+}
+
+// Reassignment is a plan of moves under way. It goes when nothing of it is left
+// to do.
+type Reassignment struct {
+	PlanID     string
+	Partitions []ReassignedPartition
+	Paused     bool // nothing more of it begins or completes
+	Cancelling bool // it is being taken back
+}
+
+// ReassignedPartition is one partition of a plan and the replicas it ends with.
+type ReassignedPartition struct {
+	Topic  topicid.ID
+	Number int32
+	Target []int32
 }
 
 // Deletion lists the brokers that have not confirmed a topic's deletion.
@@ -121,6 +153,7 @@ const (
 	KeyTopicName
 	KeyPartition
 	KeyDeletion
+	KeyReassignment
 )
 
 // Key identifies a record. Fields that its type does not need are zero, so that
@@ -130,7 +163,7 @@ type Key struct {
 	Kind  ServiceKind // of a registration
 	ID    int32       // of a registration or broker; number of a partition
 	Topic topicid.ID  // of a topic, partition or deletion
-	Name  string      // of a topic name
+	Name  string      // of a topic name; plan id of a reassignment
 }
 
 // Record is one of the records above.
@@ -162,3 +195,6 @@ func (p Partition) Key() Key { return Key{Type: KeyPartition, Topic: p.Topic, ID
 
 // Key identifies the deletion by topic id.
 func (d Deletion) Key() Key { return Key{Type: KeyDeletion, Topic: d.Topic} }
+
+// Key identifies the reassignment by its plan's id.
+func (r Reassignment) Key() Key { return Key{Type: KeyReassignment, Name: r.PlanID} }

@@ -9,8 +9,8 @@ import (
 // assignShards tells which shards get another owner. Owners that are registered
 // keep theirs, up to an even share; with no coordinator registered nothing moves,
 // since nobody could do better.
-func assignShards(s *State) map[partitionKey]Process {
-	moves := map[partitionKey]Process{}
+func assignShards(s *State) map[PartitionID]Process {
+	moves := map[PartitionID]Process{}
 	owned := map[Process]int{}
 	for _, r := range s.Registrations(KindCoordinator) {
 		owned[r.Value.Process] = 0
@@ -35,7 +35,7 @@ func clearCounts(owned map[Process]int) {
 
 // assignTopic spreads the shards of one internal topic over the coordinators,
 // which are the keys of owned.
-func assignTopic(s *State, t Topic, owned map[Process]int, moves map[partitionKey]Process) {
+func assignTopic(s *State, t Topic, owned map[Process]int, moves map[PartitionID]Process) {
 	most := (int(t.Partitions) + len(owned) - 1) / len(owned)
 	least := int(t.Partitions) / len(owned)
 	homeless := make([]bool, t.Partitions)
@@ -73,7 +73,7 @@ func assignTopic(s *State, t Topic, owned map[Process]int, moves map[partitionKe
 		if homeless[n] {
 			owner := poorest(owned)
 			owned[owner]++
-			moves[partitionKey{t.ID, n}] = owner
+			moves[PartitionID{t.ID, n}] = owner
 		}
 	}
 }

@@ -28,6 +28,7 @@ type State struct {
 	names         map[string]*Entry[TopicName]
 	partitions    map[topicid.ID]map[int32]*Entry[Partition]
 	deletions     map[topicid.ID]*Entry[Deletion]
+	reassignments map[string]*Entry[Reassignment]
 
 	// folded maps each living topic's name, dots as underscores, to the name:
 	// two such names would be one in metrics.
@@ -36,12 +37,7 @@ type State struct {
 	configs map[topicid.ID]topicconfig.Config
 	// vouches are what brokers said of their replicas; not in etcd, since each
 	// broker says it again to every new controller.
-	vouches map[Process]map[partitionKey]Vouch
-}
-
-type partitionKey struct {
-	topic  topicid.ID
-	number int32
+	vouches map[Process]map[PartitionID]Vouch
 }
 
 // NewState returns the state of an empty mesh.
@@ -53,9 +49,10 @@ func NewState() *State {
 		names:         map[string]*Entry[TopicName]{},
 		partitions:    map[topicid.ID]map[int32]*Entry[Partition]{},
 		deletions:     map[topicid.ID]*Entry[Deletion]{},
+		reassignments: map[string]*Entry[Reassignment]{},
 		folded:        map[string]string{},
 		configs:       map[topicid.ID]topicconfig.Config{},
-		vouches:       map[Process]map[partitionKey]Vouch{},
+		vouches:       map[Process]map[PartitionID]Vouch{},
 	}
 }
 
@@ -94,6 +91,8 @@ func (s *State) Set(record Record, create, mod int64) {
 		of[r.Number] = &Entry[Partition]{r, create, mod}
 	case Deletion:
 		s.deletions[r.Topic] = &Entry[Deletion]{r, create, mod}
+	case Reassignment:
+		s.reassignments[r.PlanID] = &Entry[Reassignment]{r, create, mod}
 	}
 }
 
@@ -123,6 +122,8 @@ func (s *State) Delete(key Key) {
 		}
 	case KeyDeletion:
 		delete(s.deletions, key.Topic)
+	case KeyReassignment:
+		delete(s.reassignments, key.Name)
 	}
 }
 
@@ -164,6 +165,9 @@ func (s *State) Keys() []Key {
 	}
 	for id := range s.deletions {
 		keys = append(keys, Key{Type: KeyDeletion, Topic: id})
+	}
+	for id := range s.reassignments {
+		keys = append(keys, Key{Type: KeyReassignment, Name: id})
 	}
 	return keys
 }
@@ -246,6 +250,16 @@ func (s *State) Deletions() []*Entry[Deletion] {
 	})
 }
 
+// Reassignment returns a plan under way, nil if there is none of that id.
+func (s *State) Reassignment(planID string) *Entry[Reassignment] { return s.reassignments[planID] }
+
+// Reassignments returns the plans under way by their ids.
+func (s *State) Reassignments() []*Entry[Reassignment] {
+	return slices.SortedFunc(maps.Values(s.reassignments), func(a, b *Entry[Reassignment]) int {
+		return cmp.Compare(a.Value.PlanID, b.Value.PlanID)
+	})
+}
+
 // Deletion returns a topic's deletion record, nil if there is none.
 func (s *State) Deletion(id topicid.ID) *Entry[Deletion] { return s.deletions[id] }
 
@@ -270,6 +284,8 @@ func (s *State) revision(key Key) int64 {
 		return mod(s.partitions[key.Topic][key.ID])
 	case KeyDeletion:
 		return mod(s.deletions[key.Topic])
+	case KeyReassignment:
+		return mod(s.reassignments[key.Name])
 	}
 	return 0
 }

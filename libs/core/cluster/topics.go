@@ -25,9 +25,10 @@ const (
 
 // Limits are what the mesh allows and assumes.
 type Limits struct {
-	DefaultPartitions        int32 // num.partitions
-	DefaultReplicationFactor int32 // default.replication.factor
-	MaxReplicationFactor     int32 // 0: as many as there are brokers
+	DefaultPartitions int32 // num.partitions
+	// DefaultReplicationFactor is default.replication.factor; 0: 3, or the number of
+	// live brokers where there are fewer.
+	DefaultReplicationFactor int32
 	OffsetsPartitions        int32 // offsets.topic.num.partitions
 }
 
@@ -174,7 +175,7 @@ func layOut(p *planner, limits Limits, t NewTopic, internal bool) (TopicOutcome,
 		outcome.Partitions = limits.DefaultPartitions
 	}
 	if outcome.ReplicationFactor == Unset {
-		outcome.ReplicationFactor = limits.DefaultReplicationFactor
+		outcome.ReplicationFactor = defaultReplicationFactor(p.state, limits)
 	}
 	if outcome.Partitions < 1 || outcome.Partitions > MaxPartitions {
 		return TopicOutcome{Name: t.Name}, reject("INVALID_PARTITIONS", "a topic cannot have %d partitions; give 1 to %d", outcome.Partitions, MaxPartitions).
@@ -197,7 +198,7 @@ func layOut(p *planner, limits Limits, t NewTopic, internal bool) (TopicOutcome,
 		return TopicOutcome{Name: t.Name}, reject("INVALID_TOPIC_NAME", "the leader epochs of the name %q are used up; choose another name", t.Name).with("topic", t.Name)
 	}
 	p.next()
-	minISR := min(config.MinInsyncReplicas, outcome.ReplicationFactor)
+	minISR := config.MinISR(outcome.ReplicationFactor)
 	for n := range outcome.Partitions {
 		p.put(newPartition(p.state, t.ID, n, place(brokers, int(n)+t.Shift, outcome.ReplicationFactor), minISR, floor))
 	}
@@ -207,21 +208,36 @@ func layOut(p *planner, limits Limits, t NewTopic, internal bool) (TopicOutcome,
 	return outcome, nil
 }
 
+// automaticReplicationFactor is default.replication.factor where none is set and
+// there are enough brokers.
+const automaticReplicationFactor = 3
+
+// defaultReplicationFactor is the replication factor of a topic that is created
+// without one.
+func defaultReplicationFactor(s *State, limits Limits) int32 {
+	if limits.DefaultReplicationFactor > 0 {
+		return limits.DefaultReplicationFactor
+	}
+	return max(min(automaticReplicationFactor, int32(len(s.placeable()))), 1)
+}
+
 // placeable lists the brokers that take new replicas, sorted.
-func placeable(s *State, limits Limits, replicationFactor int32) ([]int32, *Rejection) {
-	if replicationFactor < 1 {
-		return nil, reject("INVALID_REPLICATION_FACTOR", "a replication factor of %d is not possible; give 1 or more", replicationFactor)
-	}
-	if limits.MaxReplicationFactor > 0 && replicationFactor > limits.MaxReplicationFactor {
-		return nil, reject("INVALID_REPLICATION_FACTOR", "a replication factor of %d is not possible yet: replication comes with a later release; use %d",
-			replicationFactor, limits.MaxReplicationFactor)
-	}
+func (s *State) placeable() []int32 {
 	var live []int32
 	for _, b := range s.Brokers() {
 		if !b.Value.Fenced && !b.Value.Draining {
 			live = append(live, b.Value.Process.ID)
 		}
 	}
+	return live
+}
+
+// placeable lists the brokers that take new replicas, sorted.
+func placeable(s *State, limits Limits, replicationFactor int32) ([]int32, *Rejection) {
+	if replicationFactor < 1 {
+		return nil, reject("INVALID_REPLICATION_FACTOR", "a replication factor of %d is not possible; give 1 or more", replicationFactor)
+	}
+	live := s.placeable()
 	if len(live) == 0 {
 		return nil, reject("STARTING", "no broker is ready to hold a topic; start one, or wait until it is")
 	}

@@ -105,12 +105,6 @@ func TestReplicationFactor(t *testing.T) {
 		}
 		return err
 	}
-	one := testLimits()
-	one.MaxReplicationFactor = 1
-	r := wantReason(t, try(one, 2), "INVALID_REPLICATION_FACTOR")
-	if !strings.Contains(r.Message, "replication comes with a later release; use 1") {
-		t.Errorf("message: %s", r.Message)
-	}
 	wantReason(t, try(testLimits(), 3), "INVALID_REPLICATION_FACTOR")
 	wantReason(t, try(testLimits(), -2), "INVALID_REPLICATION_FACTOR")
 	if err := try(testLimits(), 2); err != nil {

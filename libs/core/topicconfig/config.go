@@ -26,7 +26,7 @@ type Config struct {
 	MessageTimestampType        string  // "CreateTime" or "LogAppendTime"
 	MinCleanableDirtyRatio      float64 // 0 to 1
 	MinCompactionLagMs          int64   // milliseconds
-	MinInsyncReplicas           int32   // replicas, from 1
+	MinInsyncReplicas           int32   // replicas, from 1; 0: none is set, see MinISR
 	RetentionBytes              int64   // bytes; -1: no limit
 	RetentionMs                 int64   // milliseconds; -1: no limit
 	SegmentBytes                int32   // bytes
@@ -52,6 +52,25 @@ func (c Config) CleanupPolicy() string {
 // FsyncBeforeAck tells whether a record counts as stored only once it is on the
 // disk.
 func (c Config) FsyncBeforeAck() bool { return c.Durability != "os" }
+
+// automaticMinISR is min.insync.replicas where none is set: with three replicas one
+// may fail while writes go on and are stored twice; of two, neither may.
+func automaticMinISR(replicas int32) int32 {
+	if replicas >= 3 {
+		return 2
+	}
+	return 1
+}
+
+// MinISR is the smallest sufficient ISR of a partition with so many replicas: what
+// is set, though never more than there are, or else 2 of three or more replicas,
+// and 1 of fewer.
+func (c Config) MinISR(replicas int32) int32 {
+	if c.MinInsyncReplicas == 0 {
+		return automaticMinISR(replicas)
+	}
+	return max(min(c.MinInsyncReplicas, replicas), 1)
+}
 
 // Default returns the configuration of a topic on which nothing is set.
 func Default() Config {
@@ -85,6 +104,9 @@ func Parse(defaults, topic map[string]string) (Config, error) {
 			continue
 		}
 		c.set(d.Key, v)
+	}
+	if !isSet(MinInsyncReplicas, defaults, topic) {
+		c.MinInsyncReplicas = 0
 	}
 	return c, errors.Join(errs...)
 }
@@ -194,6 +216,13 @@ func ValidateChange(defaults, before, after map[string]string) error {
 	return errors.Join(errs...)
 }
 
+// isSet tells whether a key has a value of its own, on the topic or in the mesh.
+func isSet(key string, defaults, topic map[string]string) bool {
+	_, onTopic := topic[key]
+	_, inMesh := defaults[key]
+	return onTopic || inMesh
+}
+
 func inForce(d Definition, defaults, topic map[string]string) string {
 	if v, ok := topic[d.Key]; ok {
 		return v
@@ -221,12 +250,16 @@ type Entry struct {
 	Source Source // where it comes from
 }
 
-// Effective lists every config in force, sorted by key.
-func Effective(defaults, topic map[string]string) []Entry {
+// Effective lists every config in force on a topic whose partitions have so many
+// replicas, sorted by key.
+func Effective(defaults, topic map[string]string, replicas int32) []Entry {
 	defs := Definitions()
 	entries := make([]Entry, 0, len(defs))
 	for _, d := range defs {
 		e := Entry{Definition: d, Value: d.Default, Source: SourceDefault}
+		if d.Key == MinInsyncReplicas {
+			e.Value = strconv.Itoa(int(automaticMinISR(replicas)))
+		}
 		if v, ok := defaults[d.Key]; ok {
 			e.Value, e.Source = v, SourceCluster
 		}

@@ -26,7 +26,7 @@ func TestTableIsSound(t *testing.T) {
 		}
 	}
 	c := Default()
-	if c.SegmentBytes != 1<<30 || c.MaxMessageBytes != 1<<20 || c.MinInsyncReplicas != 1 || !c.FsyncBeforeAck() ||
+	if c.SegmentBytes != 1<<30 || c.MaxMessageBytes != 1<<20 || c.MinInsyncReplicas != 0 || !c.FsyncBeforeAck() ||
 		c.CleanupPolicy() != "delete" || c.RetentionMs != 7*24*3600*1000 || c.MinCleanableDirtyRatio != 0.5 {
 		t.Errorf("defaults: %+v", c)
 	}
@@ -124,11 +124,41 @@ func TestFixed(t *testing.T) {
 
 func TestEffective(t *testing.T) {
 	got := map[string]Entry{}
-	for _, e := range Effective(m{RetentionMs: "5", SegmentMs: "7"}, m{RetentionMs: "6"}) {
+	for _, e := range Effective(m{RetentionMs: "5", SegmentMs: "7"}, m{RetentionMs: "6"}, 3) {
 		got[e.Key] = e
 	}
 	if len(got) != len(Definitions()) || got[RetentionMs].Source != SourceTopic || got[RetentionMs].Value != "6" ||
 		got[SegmentMs].Source != SourceCluster || got[SegmentBytes].Source != SourceDefault {
 		t.Errorf("got %+v", got)
+	}
+}
+
+func TestMinISR(t *testing.T) {
+	for _, c := range []struct {
+		defaults, topic m
+		replicas, want  int32
+		shown           string
+	}{
+		{nil, nil, 1, 1, "1"},
+		{nil, nil, 2, 1, "1"},
+		{nil, nil, 3, 2, "2"},
+		{nil, nil, 5, 2, "2"},
+		{nil, m{MinInsyncReplicas: "1"}, 3, 1, "1"},
+		{nil, m{MinInsyncReplicas: "3"}, 3, 3, "3"},
+		{m{MinInsyncReplicas: "2"}, nil, 2, 2, "2"},
+		{m{MinInsyncReplicas: "2"}, nil, 1, 1, "2"}, // never more than there are
+	} {
+		config, err := Parse(c.defaults, c.topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := config.MinISR(c.replicas); got != c.want {
+			t.Errorf("mesh %v, topic %v, %d replicas: %d, want %d", c.defaults, c.topic, c.replicas, got, c.want)
+		}
+		for _, e := range Effective(c.defaults, c.topic, c.replicas) {
+			if e.Key == MinInsyncReplicas && e.Value != c.shown {
+				t.Errorf("mesh %v, topic %v, %d replicas: shown as %s, want %s", c.defaults, c.topic, c.replicas, e.Value, c.shown)
+			}
+		}
 	}
 }

@@ -116,8 +116,8 @@ func Definitions() []Definition {
 			Description: "Shortest time a record stays uncompacted, in milliseconds.",
 		},
 		{
-			Key: MinInsyncReplicas, Kind: KindInt, Default: "1", Min: 1, Max: maxInt,
-			Description: "In-sync replicas that a write with acks=all needs; not above the replication factor.",
+			Key: MinInsyncReplicas, Kind: KindInt, Default: "2", Min: 1, Max: maxInt,
+			Description: "In-sync replicas that a write with acks=all needs; not above the replication factor. Where none is set it is 2 with three replicas or more, and 1 with fewer.",
 		},
 		{
 			Key: RetentionBytes, Kind: KindLong, Default: "-1", Min: -1, Max: maxLong,

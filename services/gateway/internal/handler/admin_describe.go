@@ -48,13 +48,13 @@ func (a *Admin) DescribeTopic(ctx context.Context, req *gatewayv1.DescribeTopicR
 		return nil, err
 	}
 	resp := &gatewayv1.DescribeTopicResponse{Summary: summary(t)}
-	resp.Configs = configEntries(a.h.cfg.Images.Image().DefaultConfigs(), t.Configs)
+	resp.Configs = configEntries(a.h.cfg.Images.Image().DefaultConfigs(), t.Configs, resp.Summary.ReplicationFactor)
 	asked := make([]client.TopicPartition, 0, t.NumPartitions())
 	for n := range t.NumPartitions() {
 		d := &gatewayv1.PartitionDescription{Partition: n, Leader: -1, LogStartOffset: -1, HighWatermark: -1}
 		if p := t.Partition(n); p != nil {
 			d.LeaderEpoch, d.Replicas, d.Isr, d.Elr = p.GetLeaderEpoch(), p.GetReplicas(), p.GetIsr(), p.GetElr()
-			d.MinIsr = min(t.Config.MinInsyncReplicas, int32(len(p.GetReplicas())))
+			d.MinIsr = t.Config.MinISR(int32(len(p.GetReplicas())))
 			if p.GetLeader().GetId() != 0 {
 				d.Leader = p.GetLeader().GetId()
 			}
@@ -86,10 +86,10 @@ func (a *Admin) fillMarks(ctx context.Context, partitions []*gatewayv1.Partition
 
 // configEntries are all configs in force, with what each would be without the
 // topic's own setting.
-func configEntries(defaults, topic map[string]string) []*gatewayv1.ConfigEntry {
-	without := topicconfig.Effective(defaults, nil)
+func configEntries(defaults, topic map[string]string, replicas int32) []*gatewayv1.ConfigEntry {
+	without := topicconfig.Effective(defaults, nil, replicas)
 	out := make([]*gatewayv1.ConfigEntry, 0, len(without))
-	for i, e := range topicconfig.Effective(defaults, topic) {
+	for i, e := range topicconfig.Effective(defaults, topic, replicas) {
 		out = append(out, &gatewayv1.ConfigEntry{
 			Name: e.Key, Value: e.Value, Source: configSource(e.Source), DefaultValue: without[i].Value, Description: e.Description,
 		})
