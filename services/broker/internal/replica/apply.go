@@ -180,7 +180,7 @@ func (m *Manager) barred(p *controllerv1.Partition) bool {
 // mayReplace reports whether a replica that was withheld as missing may be made
 // anew: the stream shows this incarnation on record and the replica not barred.
 func (m *Manager) mayReplace(r *Replica, p *controllerv1.Partition, onRecord bool) bool {
-	return r.log == nil && r.stored == nil && r.verdict == store.Missing && onRecord && !m.barred(p)
+	return r.log() == nil && r.stored() == nil && r.verdict == store.Missing && onRecord && !m.barred(p)
 }
 
 // make opens or creates one replica; nil if that failed for now. created counts
@@ -240,8 +240,8 @@ func (r *Replica) tell(image *metadata.Image, t *metadata.Topic, p *controllerv1
 func (r *Replica) configure(c *topicconfig.Config) {
 	r.appliedConfig = c
 	r.config.Store(c)
-	if r.log != nil {
-		if err := r.log.SetConfig(logConfig(r.Key, c)); err != nil {
+	if r.log() != nil {
+		if err := r.log().SetConfig(logConfig(r.Key, c)); err != nil {
 			r.m.cfg.Logger.Error("the log does not take its topic's configuration; it keeps the earlier one", "replica", r.Name(), "error", err)
 		}
 	}

@@ -67,21 +67,21 @@ func (r *Replica) describe(reason partition.Reason) *rpc.Error {
 
 // diskOffline names the disk that failed.
 func (r *Replica) diskOffline() *rpc.Error {
-	if r.stored == nil {
+	if r.stored() == nil {
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DISK_OFFLINE, "%s is on a disk of broker %d that failed: repair it, then restart the broker", r.Name(), r.m.cfg.Self.Broker)
 	}
-	dir := r.stored.Disk.Dir
+	dir := r.stored().Disk.Dir
 	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DISK_OFFLINE, "the disk %s of %s on broker %d failed: repair it, then restart the broker", dir, r.Name(), r.m.cfg.Self.Broker).With("dir", dir)
 }
 
 // diskFull names the disk that is full, and what to do about it.
 func (r *Replica) diskFull() *rpc.Error {
-	d := r.stored.Disk
+	d := r.stored().Disk
 	e := func(format string, args ...any) *rpc.Error {
 		args = append([]any{d.Dir, r.Name(), r.m.cfg.Self.Broker}, args...)
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DISK_FULL, "the disk %s of %s on broker %d is full: "+format, args...).With("dir", d.Dir)
 	}
-	if errors.Is(r.log.Err(), commitlog.ErrFailed) {
+	if errors.Is(r.log().Err(), commitlog.ErrFailed) {
 		return e("the log could not be left as it was; make room, then restart the broker")
 	}
 	return e("%s; delete topics, shorten retention or make the disk larger, and it goes on by itself", d.Describe())

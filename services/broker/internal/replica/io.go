@@ -77,7 +77,7 @@ func (r *Replica) appendOne(a *partition.Append) {
 	r.mu.Unlock()
 	now := r.m.now()
 	r.appendSince.Store(int64(now))
-	info, err := r.log.Append(vecs, a.Epoch)
+	info, err := r.log().Append(vecs, a.Epoch)
 	r.appendSince.Store(0)
 	b.Payload.Free()
 	r.mu.Lock()
@@ -96,7 +96,7 @@ func (r *Replica) appendOne(a *partition.Append) {
 		r.step(partition.AppendRefused{Op: a.Op})
 		r.refused = nil
 	case noSpace(err):
-		r.m.cfg.Store.NoRoom(r.stored.Disk)
+		r.m.cfg.Store.NoRoom(r.stored().Disk)
 		r.step(partition.AppendRefused{Op: a.Op, Full: true})
 	default:
 		r.failed(a.Op, err)
@@ -108,7 +108,7 @@ func (r *Replica) appendOne(a *partition.Append) {
 func (r *Replica) makeRoom(size int) bool {
 	r.mu.Unlock()
 	defer r.mu.Lock()
-	delay, ok := r.m.cfg.Store.Admit(r.stored.Disk, int64(size), r.Internal)
+	delay, ok := r.m.cfg.Store.Admit(r.stored().Disk, int64(size), r.Internal)
 	if delay > 0 {
 		r.m.pause(delay)
 	}
@@ -135,7 +135,7 @@ func (r *Replica) startSync(op int64) {
 	r.begin(func() {
 		began := time.Now()
 		r.syncSince.Store(int64(r.m.now()))
-		end, err := r.log.Sync()
+		end, err := r.log().Sync()
 		r.syncSince.Store(0)
 		r.m.cfg.Metrics.fsync.Observe(time.Since(began).Seconds())
 		r.mu.Lock()
@@ -166,11 +166,11 @@ func (r *Replica) failed(op int64, err error) {
 		kind = partition.FailedBug
 	}
 	if r.core.Down() == partition.ReasonNone {
-		r.m.cfg.Logger.Error("a write or sync of a log failed; nothing more is acknowledged from it", "replica", r.Name(), "dir", r.stored.Dir, "error", err)
+		r.m.cfg.Logger.Error("a write or sync of a log failed; nothing more is acknowledged from it", "replica", r.Name(), "dir", r.stored().Dir, "error", err)
 	}
 	deleted := r.core.Down() == partition.ReasonTopicDeleted
 	r.step(partition.IOFailed{Op: op, Kind: kind})
 	if kind == partition.FailedIO && !deleted && !outOfFiles(err) {
-		r.m.diskFailed(r.stored.Disk, err)
+		r.m.diskFailed(r.stored().Disk, err)
 	}
 }

@@ -316,7 +316,7 @@ func (m *Manager) Checkpoint(recoveryPoints bool) {
 	if recoveryPoints {
 		for _, r := range m.all() {
 			r.mu.Lock()
-			if r.log != nil && !r.gone {
+			if r.log() != nil && !r.gone {
 				r.step(partition.Flush{})
 			}
 			r.mu.Unlock()

@@ -64,7 +64,7 @@ func (r *Replica) Read(p Position, maxBytes int) (Chunk, *rpc.Error) {
 		return chunk, nil
 	}
 	var buf *rpc.Buffer
-	res, err := r.log.Read(p.Offset, upTo, maxBytes, func(n int) []byte {
+	res, err := r.log().Read(p.Offset, upTo, maxBytes, func(n int) []byte {
 		buf = rpc.GetBuffer(n)
 		return buf.Bytes()
 	})
@@ -114,7 +114,7 @@ func (r *Replica) checkTruncation(p Position) *rpc.Error {
 	if p.LastEpoch < 0 {
 		return nil
 	}
-	end, ok := r.log.EndOffsetForEpoch(p.LastEpoch)
+	end, ok := r.log().EndOffsetForEpoch(p.LastEpoch)
 	if !ok || end.Epoch == p.LastEpoch && end.EndOffset >= p.Offset {
 		return nil
 	}
@@ -130,9 +130,9 @@ func (r *Replica) readFailed(err error) *rpc.Error {
 	var outOfRange *commitlog.OffsetOutOfRangeError
 	e := r.readError(err)
 	if !errors.As(err, &corrupt) && !errors.As(err, &outOfRange) && !errors.Is(err, commitlog.ErrClosed) {
-		r.m.cfg.Logger.Error("a read of a log failed", "replica", r.Name(), "dir", r.stored.Dir, "error", err)
+		r.m.cfg.Logger.Error("a read of a log failed", "replica", r.Name(), "dir", r.stored().Dir, "error", err)
 		if store.IsDiskFault(err) {
-			r.m.diskFailed(r.stored.Disk, err)
+			r.m.diskFailed(r.stored().Disk, err)
 		}
 	}
 	return e
@@ -159,7 +159,7 @@ func (r *Replica) ListOffset(place typev1.OffsetSpec_Place, timestamp int64, cli
 	case typev1.OffsetSpec_PLACE_EARLIEST:
 		epoch := int32(-1)
 		if visible.LogStartOffset < upTo {
-			epoch = r.log.EpochAt(visible.LogStartOffset)
+			epoch = r.log().EpochAt(visible.LogStartOffset)
 		}
 		return Offset{Offset: visible.LogStartOffset, Timestamp: -1, LeaderEpoch: epoch}, nil
 	case typev1.OffsetSpec_PLACE_LATEST:
@@ -171,7 +171,7 @@ func (r *Replica) ListOffset(place typev1.OffsetSpec_Place, timestamp int64, cli
 }
 
 func (r *Replica) atTimestamp(timestamp, upTo int64) (Offset, *rpc.Error) {
-	found, err := r.log.OffsetForTimestamp(max(timestamp, 0), upTo)
+	found, err := r.log().OffsetForTimestamp(max(timestamp, 0), upTo)
 	if err != nil {
 		return Offset{}, r.readFailed(err)
 	}
@@ -218,10 +218,10 @@ func (r *Replica) Describe() *brokerv1.ReplicaDescription {
 		d.Error = rpc.ToProto(r.refusal(down, partition.Rejected))
 	}
 	r.mu.Unlock()
-	if r.log == nil {
+	if r.log() == nil {
 		return d
 	}
-	size, err := r.log.Size()
+	size, err := r.log().Size()
 	if err != nil && d.Error == nil {
 		d.Error = rpc.ToProto(r.readError(err))
 	}

@@ -26,8 +26,7 @@ type Replica struct {
 	Internal bool
 
 	m       *Manager
-	log     *commitlog.Log // nil: withheld
-	stored  *store.Replica // nil: missing
+	home    atomic.Pointer[store.Replica] // nil: missing
 	verdict store.Verdict
 	config  atomic.Pointer[topicconfig.Config]
 
@@ -95,22 +94,34 @@ func (r *Replica) Config() *topicconfig.Config { return r.config.Load() }
 // newReplica makes the loop of a stored replica, or of one that is missing.
 func newReplica(m *Manager, key store.Key, topic string, internal bool, stored *store.Replica, verdict store.Verdict) *Replica {
 	r := &Replica{
-		Key: key, Topic: topic, Internal: internal, m: m, stored: stored, verdict: verdict,
+		Key: key, Topic: topic, Internal: internal, m: m, verdict: verdict,
 		core: partition.New(m.cfg.Self), batches: map[int64]*Batch{}, readers: map[*subscription]struct{}{},
 	}
 	r.quiet = sync.NewCond(&r.mu)
 	if stored != nil {
-		r.log = stored.Log
+		r.home.Store(stored)
 	}
 	return r
+}
+
+// stored is where the replica lies, nil while it is missing. It changes when a bad
+// copy is replaced.
+func (r *Replica) stored() *store.Replica { return r.home.Load() }
+
+// log is the open log, nil while there is none.
+func (r *Replica) log() *commitlog.Log {
+	if stored := r.stored(); stored != nil {
+		return stored.Log
+	}
+	return nil
 }
 
 // open tells the core how the log was found. durability=os must be known by then.
 func (r *Replica) open(os bool) {
 	opened := &partition.Opened{MaxEpochSeen: -1, Verdict: coreVerdict(r.verdict, os)}
-	if r.log != nil {
-		opened.MaxEpochSeen, opened.Start, opened.End = r.log.LatestEpoch(), r.log.StartOffset(), r.log.EndOffset()
-		opened.Durable, opened.HW = r.log.DurableEnd(), r.stored.HighWatermark()
+	if r.log() != nil {
+		opened.MaxEpochSeen, opened.Start, opened.End = r.log().LatestEpoch(), r.log().StartOffset(), r.log().EndOffset()
+		opened.Durable, opened.HW = r.log().DurableEnd(), r.stored().HighWatermark()
 	} else if opened.Verdict == partition.Intact {
 		opened.Verdict = partition.Corrupt
 	}
@@ -168,8 +179,8 @@ func (r *Replica) step(ev partition.Event) {
 		case *partition.Reply:
 			r.reply(e)
 		case *partition.CheckpointHW:
-			if r.stored != nil {
-				r.stored.SetHighWatermark(e.HW)
+			if r.stored() != nil {
+				r.stored().SetHighWatermark(e.HW)
 			}
 		case *partition.Visible:
 			r.tellReaders(true)

@@ -92,7 +92,7 @@ func (m *Manager) retentionLoop(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			if r.log != nil && (!onlyShort || r.stored.Disk.Stage() >= store.Throttled) {
+			if r.log() != nil && (!onlyShort || r.stored().Disk.Stage() >= store.Throttled) {
 				m.retain(r)
 			}
 		}
@@ -105,7 +105,7 @@ func (m *Manager) retain(r *Replica) {
 	if !ok {
 		return
 	}
-	res, err := r.log.Retain(time.Now(), hw)
+	res, err := r.log().Retain(time.Now(), hw)
 	m.cfg.Metrics.retainedBytes.Add(float64(res.Bytes))
 	m.cfg.Metrics.retainedSegments.Add(float64(res.Segments))
 	if res.Segments > 0 {
@@ -125,7 +125,7 @@ func (m *Manager) retain(r *Replica) {
 func (r *Replica) upkeepMark() (hw int64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.log == nil || r.gone || r.core.Down() != partition.ReasonNone || r.stored.Disk.Err() != nil || r.log.Err() != nil {
+	if r.log() == nil || r.gone || r.core.Down() != partition.ReasonNone || r.stored().Disk.Err() != nil || r.log().Err() != nil {
 		return 0, false
 	}
 	return r.core.HighWatermark(), true
@@ -144,12 +144,12 @@ func (r *Replica) upkeepFailed(what string, err error, said *string) {
 		r.failed(0, err)
 		return
 	case store.IsDiskFault(err):
-		r.m.diskFailed(r.stored.Disk, err)
+		r.m.diskFailed(r.stored().Disk, err)
 	}
 	r.m.cfg.Metrics.upkeepFailures.WithLabelValues(what).Inc()
 	if text := err.Error(); text != *said {
 		*said = text
-		r.m.cfg.Logger.Error("upkeep of a log failed; it is tried again", "what", what, "replica", r.Name(), "dir", r.stored.Dir, "error", err)
+		r.m.cfg.Logger.Error("upkeep of a log failed; it is tried again", "what", what, "replica", r.Name(), "dir", r.stored().Dir, "error", err)
 	}
 }
 
@@ -184,7 +184,7 @@ func (m *Manager) cleanAll(ctx context.Context) {
 		if !ok {
 			continue
 		}
-		state, err := r.log.Cleanable(o)
+		state, err := r.log().Cleanable(o)
 		if err == nil && state.Due {
 			list = append(list, due{r, state.Ratio})
 		}
@@ -232,7 +232,7 @@ func (m *Manager) clean(ctx context.Context, r *Replica) {
 	}
 	began := time.Now()
 	o.Pace = m.pace(ctx)
-	report, err := r.log.Clean(o)
+	report, err := r.log().Clean(o)
 	m.cfg.Metrics.cleanedBytes.Add(float64(report.BytesRead))
 	m.cfg.Metrics.cleanedRecords.Add(float64(report.RecordsRemoved))
 	if report.Ran && err == nil {
