@@ -32,17 +32,26 @@ func (s *Store) Create(k Key, topic string, c commitlog.Config) (*Replica, error
 	if d == nil {
 		d = s.emptiest()
 	}
-	if d == nil {
-		s.mu.Unlock()
-		return nil, fmt.Errorf("create %s-%d: no disk of log.dirs is online: %w", topic, k.Partition, ErrDiskOffline)
-	}
 	s.perDisk[d]++
 	s.mu.Unlock()
+	return s.createOn(d, k, topic, c, nil)
+}
 
+// createOn makes a replica on a disk, where it has been counted. With first it is one that takes the place of a
+// bad copy, and first is called before it has a folder.
+func (s *Store) createOn(d *Disk, k Key, topic string, c commitlog.Config, first func(*Replica) error) (*Replica, error) {
+	if d == nil {
+		return nil, fmt.Errorf("create %s-%d: no disk of log.dirs is online: %w", topic, k.Partition, ErrDiskOffline)
+	}
 	r := &Replica{Key: k, Topic: topic, Disk: d}
 	r.Dir = filepath.Join(d.Dir, r.Name())
-	err := s.create(r, c)
-
+	var err error
+	if first != nil {
+		err = first(r)
+	}
+	if err == nil {
+		err = s.create(r, c)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -51,6 +60,9 @@ func (s *Store) Create(k Key, topic string, c commitlog.Config) (*Replica, error
 			s.fail(d, err)
 		}
 		return nil, err
+	}
+	if first != nil {
+		r.Verdict, r.Fresh = d.verdicts[k], true
 	}
 	s.replicas[k] = r
 	return r, nil
@@ -174,6 +186,9 @@ func (s *Store) Delete(k Key) error {
 		s.forget(r)
 	}
 	delete(s.away, k)
+	if err := s.dropReplaced(k); err != nil {
+		return err
+	}
 	s.usage = nil
 	for _, d := range s.disks {
 		if d.Err() != nil {
@@ -197,6 +212,7 @@ func (s *Store) ForgetTopic(topic [16]byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.away, func(k Key, _ struct{}) bool { return k.Topic == topic })
+	maps.DeleteFunc(s.replaced, func(k Key, _ bool) bool { return k.Topic == topic })
 	for _, d := range s.disks {
 		if d.Err() != nil {
 			continue

@@ -22,7 +22,7 @@ func Open(o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	s := &Store{
-		o: o, files: commitlog.NewFileCache(o.OpenFiles), replicas: map[Key]*Replica{}, perDisk: map[*Disk]int{}, away: map[Key]struct{}{},
+		o: o, files: commitlog.NewFileCache(o.OpenFiles), replicas: map[Key]*Replica{}, perDisk: map[*Disk]int{}, away: map[Key]struct{}{}, replaced: map[Key]bool{},
 	}
 	defer func() {
 		if err != nil {
@@ -135,7 +135,10 @@ func (s *Store) openAll() error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return s.keepVerdicts(all)
+	if err := s.keepVerdicts(all); err != nil {
+		return err
+	}
+	return s.noteReplaced()
 }
 
 // openReplica recovers one log. Damage becomes a verdict, not an error, and a disk

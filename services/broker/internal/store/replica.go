@@ -50,6 +50,9 @@ type Replica struct {
 	Report  commitlog.RecoveryReport
 	// Verdict is what recovery and earlier starts say.
 	Verdict Verdict
+	// Fresh says that the verdict is about an earlier copy: this one was made in its
+	// place, empty, and everything in it comes from a leader.
+	Fresh bool
 
 	hw atomic.Int64
 }

@@ -67,11 +67,13 @@ type Store struct {
 	perDisk  map[*Disk]int
 	// away are replicas that should be here and may be on a disk that failed at the
 	// start.
-	away    map[Key]struct{}
-	usage   map[*Disk]int64 // see used; nil: unknown
-	usageAt time.Time
-	adopted bool
-	closed  bool
+	away map[Key]struct{}
+	// replaced are the replicas of which a bad copy is kept in a quarantine.
+	replaced map[Key]bool
+	usage    map[*Disk]int64 // see used; nil: unknown
+	usageAt  time.Time
+	adopted  bool
+	closed   bool
 
 	// checkpointMu keeps two checkpoints from writing over each other.
 	checkpointMu sync.Mutex

@@ -100,7 +100,8 @@ func (s *Store) Vouches(isOS func(Key) bool) []Vouch {
 	}
 	for _, d := range s.disks {
 		for k, verdict := range d.verdicts {
-			if verdict == Missing && s.replicas[k] == nil {
+			if verdict != Intact && s.replicas[k] == nil {
+				// Whatever was found against it, its folder is gone by now.
 				all = append(all, Vouch{DiskID: d.ID, Key: k, LastEpoch: -1, Verdict: Missing})
 			}
 		}
@@ -145,9 +146,17 @@ func (s *Store) Offline(k Key) bool {
 
 // ClearVerdict forgets what stood against a replica, durably. Only a metadata
 // stream that shows this process's incarnation on record and the replica not
-// barred permits it. A replica whose log did not open stays withheld.
-func (s *Store) ClearVerdict(k Key) error {
-	lost, err := s.clearVerdict(k)
+// barred permits it. A replica whose log did not open stays withheld, and so does one
+// whose log is cut or corrupt and was not replaced (see Replace): what is wrong with
+// it is there still.
+func (s *Store) ClearVerdict(k Key) error { return s.clear(k, false) }
+
+// Trust is ClearVerdict for a replica that was elected leader in spite of what stands
+// against it: by the operator, or because the topic allows unclean elections.
+func (s *Store) Trust(k Key) error { return s.clear(k, true) }
+
+func (s *Store) clear(k Key, trust bool) error {
+	lost, err := s.clearVerdict(k, trust)
 	if err != nil || !lost {
 		return err
 	}
@@ -161,14 +170,15 @@ func (s *Store) ClearVerdict(k Key) error {
 }
 
 // clearVerdict reports whether the replica was not there at all.
-func (s *Store) clearVerdict(k Key) (lost bool, err error) {
+func (s *Store) clearVerdict(k Key, trust bool) (lost bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r := s.replicas[k]; r != nil {
-		if r.Log == nil {
+	r := s.replicas[k]
+	if r != nil {
+		damaged := !r.Fresh && !trust && (r.Verdict == Cut || r.Verdict == Corrupt)
+		if r.Log == nil || damaged {
 			return false, nil
 		}
-		r.Verdict = Intact
 	}
 	delete(s.away, k)
 	for _, d := range s.online() {
@@ -185,6 +195,9 @@ func (s *Store) clearVerdict(k Key) (lost bool, err error) {
 		if err := d.writeVerdicts(); err != nil {
 			return lost, err
 		}
+	}
+	if r != nil {
+		r.Verdict, r.Fresh = Intact, false
 	}
 	return lost, nil
 }

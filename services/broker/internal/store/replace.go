@@ -1,0 +1,259 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/leat-io/leat/libs/commitlog"
+	"github.com/leat-io/leat/libs/topicid"
+	"github.com/leat-io/leat/libs/vfs"
+)
+
+// replacedPath is where the bad copy of a replica is kept until its replacement is
+// in sync.
+func (d *Disk) replacedPath(k Key) string {
+	return filepath.Join(d.Dir, asideDir, fmt.Sprintf("replaced-%s-%d", k.Topic.Hex(), k.Partition))
+}
+
+// SetVerdict notes, durably, what was found against a replica while it was in use:
+// that its log is damaged. Until it is cleared nothing that the replica holds is
+// vouched for. Errors: ErrDiskOffline, which is verdict enough; those of the disk.
+func (s *Store) SetVerdict(k Key, v Verdict) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.replicas[k]
+	if r == nil {
+		return fmt.Errorf("note that %v is %v: there is no such replica", k, v)
+	}
+	d := r.Disk
+	if d.Err() != nil {
+		return fmt.Errorf("note that %s is %v: %w", r.Dir, v, ErrDiskOffline)
+	}
+	was, had := d.verdicts[k]
+	d.verdicts[k] = v
+	if err := d.writeVerdicts(); err != nil {
+		delete(d.verdicts, k)
+		if had {
+			d.verdicts[k] = was
+		}
+		return errors.Join(err, s.tolerate(d, err))
+	}
+	r.Verdict = v
+	return nil
+}
+
+// Replace puts a fresh, empty replica in the place of one that is cut, corrupt or
+// missing, for the caller to fill from the leader's log. The bad copy is kept in the
+// quarantine until DropReplaced; a replacement that turned out bad in its turn is
+// deleted. The verdict stays, durably, until ClearVerdict. The caller has made sure
+// that nobody uses the log but readers, for whom it waits. From one goroutine for
+// each key. Errors are those of Create.
+func (s *Store) Replace(k Key, topic string, c commitlog.Config) (*Replica, error) {
+	verdict := s.Verdict(k)
+	if verdict == Intact || s.isAway(k) {
+		return nil, fmt.Errorf("replace %s-%d: it is %v, or on a disk that is offline, and keeps its place", topic, k.Partition, verdict)
+	}
+	old, marked, err := s.takeOut(k)
+	if err != nil {
+		return nil, err
+	}
+	if marked {
+		// What the bad copy had reached says nothing about its successor, and must be
+		// gone before that has a folder.
+		for _, err := range s.Checkpoint(true) {
+			return nil, err
+		}
+	}
+	if old != nil {
+		if err := s.putAway(old); err != nil {
+			return nil, err
+		}
+	}
+	r, err := s.createOn(s.placeFor(old), k, topic, c, func(r *Replica) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.moveVerdict(k, verdict, r.Disk)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.o.Logger.Warn("made a replica anew; its leader fills it", "dir", r.Dir, "topic_id", k.Topic, "was", verdict.String())
+	return r, nil
+}
+
+func (s *Store) isAway(k Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, away := s.away[k]
+	r := s.replicas[k]
+	return away || r != nil && r.Disk.Err() != nil
+}
+
+// takeOut closes a replica's log and takes it and its marks off the books; marked
+// says that there may be marks on a disk.
+func (s *Store) takeOut(k Key) (_ *Replica, marked bool, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.adopted || s.closed {
+		return nil, false, errors.New("replace a replica: the store is not open for it; call Adopt first, and not after Close")
+	}
+	for _, d := range s.online() {
+		_, a := d.recovery[k]
+		_, b := d.watermarks[k]
+		marked = marked || a || b
+		delete(d.recovery, k)
+		delete(d.watermarks, k)
+	}
+	r := s.replicas[k]
+	if r == nil {
+		return nil, marked, nil
+	}
+	if r.Log != nil {
+		if err := r.Log.Abort(); err != nil && !errors.Is(err, commitlog.ErrClosed) {
+			s.o.Logger.Warn("close a log that is replaced", "dir", r.Dir, "error", err)
+		}
+	}
+	s.forget(r)
+	return r, true, nil
+}
+
+// putAway moves the bad copy into the quarantine, or deletes it if that holds an
+// earlier one already: then this one was a replacement.
+func (s *Store) putAway(r *Replica) error {
+	if r.Fresh || s.HasReplaced(r.Key) {
+		return s.removeDir(r.Dir)
+	}
+	there, err := vfs.Exists(s.o.FS, r.Dir)
+	if err != nil || !there {
+		return err
+	}
+	to := r.Disk.replacedPath(r.Key)
+	if err := r.Disk.moveAside(r.Dir, to); err != nil {
+		return fmt.Errorf("keep the bad copy of %s: %w", r.Name(), err)
+	}
+	s.mu.Lock()
+	s.replaced[r.Key] = true
+	s.mu.Unlock()
+	s.o.Logger.Warn("keeps the bad copy of a replica until its replacement is in sync", "dir", r.Dir, "to", to, "verdict", r.Verdict.String())
+	return nil
+}
+
+func (s *Store) removeDir(dir string) error {
+	if err := s.o.FS.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	return s.o.FS.SyncDir(filepath.Dir(dir))
+}
+
+// placeFor is the disk for a replacement: that of the bad copy while it has room.
+func (s *Store) placeFor(old *Replica) *Disk {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.emptiest()
+	if old != nil && old.Disk.Err() == nil && old.Disk.Stage() != Full {
+		d = old.Disk
+	}
+	s.perDisk[d]++
+	return d
+}
+
+// moveVerdict has the verdict lie beside the replica that it is about, and nowhere
+// else. The caller holds mu.
+func (s *Store) moveVerdict(k Key, v Verdict, to *Disk) error {
+	if to.verdicts[k] != v {
+		to.verdicts[k] = v
+		if err := to.writeVerdicts(); err != nil {
+			return err
+		}
+	}
+	for _, d := range s.online() {
+		if _, there := d.verdicts[k]; d == to || !there {
+			continue
+		}
+		delete(d.verdicts, k)
+		if err := d.writeVerdicts(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// HasReplaced reports whether a bad copy of a replica is kept.
+func (s *Store) HasReplaced(k Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.replaced[k]
+}
+
+// DropReplaced removes the bad copy of a replica whose replacement is in sync. An
+// absent one is no error.
+func (s *Store) DropReplaced(k Key) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dropReplaced(k)
+}
+
+// dropReplaced is DropReplaced. The caller holds mu.
+func (s *Store) dropReplaced(k Key) error {
+	if !s.replaced[k] {
+		return nil
+	}
+	for _, d := range s.online() {
+		dir := d.replacedPath(k)
+		there, err := vfs.Exists(s.o.FS, dir)
+		if err != nil {
+			return err
+		}
+		if !there {
+			continue
+		}
+		if err := s.removeDir(dir); err != nil {
+			return err
+		}
+		s.o.Logger.Info("removed the bad copy of a replica that was made anew", "dir", dir)
+	}
+	delete(s.replaced, k)
+	return nil
+}
+
+// noteReplaced finds the bad copies that are kept, and the replicas that are being
+// fetched in their place. Only while the store opens.
+func (s *Store) noteReplaced() error {
+	for _, d := range s.online() {
+		entries, err := s.o.FS.ReadDir(filepath.Join(d.Dir, asideDir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := s.tolerate(d, err); err != nil {
+				return err
+			}
+		}
+		for _, e := range entries {
+			if k, ok := parseReplaced(e.Name); ok {
+				s.replaced[k] = true
+			}
+		}
+	}
+	for k, r := range s.replicas {
+		// A missing one whose folder is there was made anew.
+		r.Fresh = r.Verdict == Missing || r.Verdict != Intact && s.replaced[k]
+	}
+	return nil
+}
+
+// parseReplaced reads the name of a folder that replacedPath made.
+func parseReplaced(name string) (k Key, ok bool) {
+	rest, ok := strings.CutPrefix(name, "replaced-")
+	id, number, cut := strings.Cut(rest, "-")
+	if !ok || !cut {
+		return k, false
+	}
+	topic, err := topicid.ParseHex(id)
+	if err != nil {
+		return k, false
+	}
+	n, err := strconv.ParseInt(number, 10, 32)
+	return Key{Topic: topic, Partition: int32(n)}, err == nil
+}

@@ -1,0 +1,206 @@
+package store
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/leat-io/leat/libs/commitlog"
+	"github.com/leat-io/leat/libs/vfs"
+	"github.com/leat-io/leat/libs/vfs/memfs"
+)
+
+// reopen ends a store without a clean stop and opens the next.
+func reopen(t *testing.T, s *Store, fsys vfs.FS, incarnation uint64, expected ...Key) *Store {
+	t.Helper()
+	if s != nil {
+		if err := s.Abort(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := Open(options(fsys, incarnation))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Abort() })
+	if err := s.Adopt(cluster, expected); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// appendTo appends batches to a replica and makes them durable.
+func appendTo(t *testing.T, r *Replica, batches int) {
+	t.Helper()
+	for range batches {
+		if _, err := r.Log.Append([][]byte{batch(t)}, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.Log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	r.SetHighWatermark(r.Log.DurableEnd())
+}
+
+func vouchOf(t *testing.T, s *Store, k Key) Vouch {
+	t.Helper()
+	for _, v := range s.Vouches(nil) {
+		if v.Key == k {
+			return v
+		}
+	}
+	t.Fatalf("nothing is vouched about %v", k)
+	return Vouch{}
+}
+
+// case 21
+func TestADamagedReplicaIsReplacedWhileTheBadCopyIsKept(t *testing.T) {
+	fsys := memfs.New()
+	s := reopen(t, nil, fsys, 1)
+	k := key(1)
+	r, err := s.Create(k, "t", commitlog.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, r, 3)
+	if failed := s.Checkpoint(true); len(failed) > 0 {
+		t.Fatal(failed)
+	}
+	if _, err := s.Replace(k, "t", commitlog.Config{}); err == nil {
+		t.Fatal("an intact replica was replaced")
+	}
+	if err := s.SetVerdict(k, Corrupt); err != nil {
+		t.Fatal(err)
+	}
+	if v := vouchOf(t, s, k); v.Verdict != Corrupt || v.End != 3 {
+		t.Errorf("vouch %+v", v)
+	}
+	// The verdict outlives the process, and that the replica is not barred, for
+	// instance because it has left the in-sync set, makes it no better.
+	s = reopen(t, s, fsys, 2, k)
+	if err := s.ClearVerdict(k); err != nil || s.Verdict(k) != Corrupt {
+		t.Fatalf("verdict %v after it was cleared on a damaged log, %v", s.Verdict(k), err)
+	}
+	fresh, err := s.Replace(k, "t", commitlog.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := fresh.Disk.replacedPath(k)
+	exists := func(path string) bool {
+		there, err := vfs.Exists(fsys, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return there
+	}
+	if fresh.Log.EndOffset() != 0 || !fresh.Fresh || fresh.Verdict != Corrupt || !exists(kept) || !s.HasReplaced(k) {
+		t.Fatalf("replaced by end %d, fresh %v, verdict %v, the bad copy is there: %v", fresh.Log.EndOffset(), fresh.Fresh, fresh.Verdict, exists(kept))
+	}
+	appendTo(t, fresh, 1)
+	// A crash while it is being fetched: it goes on where it was, is not vouched
+	// for, and the marks of the bad copy do not make it a cut one.
+	s = reopen(t, s, fsys, 3, k)
+	again := s.Replica(k)
+	if again.Log == nil || again.Log.EndOffset() != 1 || !again.Fresh || again.Verdict != Corrupt || !s.HasReplaced(k) {
+		t.Fatalf("after a crash: %+v", again)
+	}
+	if v := vouchOf(t, s, k); v.Verdict != Corrupt || v.End != 1 {
+		t.Errorf("vouch %+v", v)
+	}
+	// A replacement that is bad as well goes; the first copy stays.
+	fresh, err = s.Replace(k, "t", commitlog.Config{})
+	if err != nil || fresh.Log.EndOffset() != 0 || !exists(kept) {
+		t.Fatalf("replaced again: %v", err)
+	}
+	if m, err := commitlog.ReadMetadata(fsys, kept); err != nil || m.TopicID != k.Topic {
+		t.Errorf("the bad copy is %+v, %v", m, err)
+	}
+	if err := s.ClearVerdict(k); err != nil || s.Verdict(k) != Intact || fresh.Fresh {
+		t.Errorf("verdict %v, fresh %v after it was cleared: %v", s.Verdict(k), fresh.Fresh, err)
+	}
+	if !exists(kept) {
+		t.Error("the bad copy went before its replacement was in sync")
+	}
+	s = reopen(t, s, fsys, 4, k)
+	if s.Verdict(k) != Intact || s.Replica(k).Fresh {
+		t.Errorf("at the next start: verdict %v, fresh %v", s.Verdict(k), s.Replica(k).Fresh)
+	}
+	if err := s.DropReplaced(k); err != nil || exists(kept) || s.HasReplaced(k) {
+		t.Errorf("the bad copy is there: %v, %v", exists(kept), err)
+	}
+}
+
+func TestAMissingReplicaIsMadeAnewUnderItsVerdict(t *testing.T) {
+	fsys := memfs.New()
+	s := reopen(t, nil, fsys, 1, key(1)) // new disks on which a replica should be
+	k := key(1)
+	if s.Verdict(k) != Missing {
+		t.Fatalf("verdict %v", s.Verdict(k))
+	}
+	r, err := s.Replace(k, "t", commitlog.Config{})
+	if err != nil || r.Log == nil || !r.Fresh {
+		t.Fatalf("made anew: %+v, %v", r, err)
+	}
+	appendTo(t, r, 2)
+	s = reopen(t, s, fsys, 2, k)
+	if v := vouchOf(t, s, k); v.Verdict != Missing || v.End != 2 || !s.Replica(k).Fresh {
+		t.Errorf("vouch %+v, fresh %v", v, s.Replica(k).Fresh)
+	}
+	if err := s.ClearVerdict(k); err != nil || s.Verdict(k) != Intact {
+		t.Errorf("verdict %v, %v", s.Verdict(k), err)
+	}
+	if v := vouchOf(t, s, k); v.Verdict != Intact || v.End != 2 {
+		t.Errorf("vouch %+v", v)
+	}
+}
+
+func TestACrashBetweenPuttingAwayAndMakingAnew(t *testing.T) {
+	fsys := memfs.New()
+	s := reopen(t, nil, fsys, 1)
+	k := key(1)
+	r, err := s.Create(k, "t", commitlog.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, r, 3)
+	if err := s.SetVerdict(k, Cut); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.putAway(r); err != nil {
+		t.Fatal(err)
+	}
+	s = reopen(t, s, fsys, 2, k)
+	if v := vouchOf(t, s, k); v.Verdict != Missing {
+		t.Errorf("vouch %+v", v)
+	}
+	if r, err = s.Replace(k, "t", commitlog.Config{}); err != nil || !r.Fresh || r.Verdict != Cut || !s.HasReplaced(k) {
+		t.Errorf("made anew: %+v, %v", r, err)
+	}
+	if err := s.Delete(k); err != nil || s.HasReplaced(k) {
+		t.Errorf("deleted: %v, the bad copy is kept: %v", err, s.HasReplaced(k))
+	}
+}
+
+func TestAnElectedReplicaIsTrustedAsItIs(t *testing.T) {
+	s := reopen(t, nil, memfs.New(), 1)
+	k := key(1)
+	r, err := s.Create(k, "t", commitlog.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, r, 1)
+	if err := s.SetVerdict(k, Corrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Trust(k); err != nil || s.Verdict(k) != Intact || s.Replica(k).Log.EndOffset() != 1 {
+		t.Errorf("verdict %v, %v", s.Verdict(k), err)
+	}
+	s.DiskFailed(r.Disk, syscall.EIO)
+	if err := s.SetVerdict(k, Corrupt); !errors.Is(err, ErrDiskOffline) {
+		t.Errorf("on a disk that is offline: %v", err)
+	}
+	if _, err := s.Replace(k, "t", commitlog.Config{}); err == nil {
+		t.Error("a replica on a disk that is offline was replaced")
+	}
+}
