@@ -153,7 +153,7 @@ func (b *Broker) runReplicas(ctx context.Context, ready func()) error {
 		return storeError(err)
 	}
 	m := replica.NewManager(replica.Config{
-		Self: partition.Replica{Broker: b.self.GetId(), Incarnation: b.self.GetIncarnation()}, Store: b.store, Confirm: b.confirm,
+		Self: partition.Replica{Broker: b.self.GetId(), Incarnation: b.self.GetIncarnation()}, Store: b.store, Confirm: b.confirm, Report: b.report,
 		Logger: b.logger, Metrics: b.metrics, Tracer: b.tracer(),
 		WatermarkInterval: time.Duration(b.cfg.WatermarkCheckpointMs) * time.Millisecond,
 		RecoveryInterval:  time.Duration(b.cfg.FlushCheckpointMs) * time.Millisecond,
@@ -295,31 +295,13 @@ func (b *Broker) register(ctx context.Context, image *metadata.Image) error {
 		t := image.TopicByID(k.Topic)
 		return t != nil && !t.Config.FsyncBeforeAck()
 	}
-	for _, v := range b.store.Vouches(isOS) {
-		req.Vouches = append(req.Vouches, &controllerv1.ReplicaVouch{
-			DiskId: v.DiskID, TopicId: v.Key.Topic.Bytes(), Partition: v.Key.Partition, LastEpoch: v.LastEpoch, EndOffset: v.End, Verdict: verdict(v.Verdict),
-		})
-	}
+	req.Vouches = vouchProtos(b.store.Vouches(isOS))
 	resp, err := b.controllers.RegisterBroker(ctx, req)
 	if err != nil {
 		return err
 	}
 	b.logger.Info("registered", "vouches", len(req.GetVouches()), "unfenced", resp.GetUnfenced(), "position", metadata.PositionOf(resp.GetPosition()).String())
 	return nil
-}
-
-func verdict(v store.Verdict) controllerv1.ReplicaVerdict {
-	switch v {
-	case store.Intact:
-		return controllerv1.ReplicaVerdict_REPLICA_VERDICT_INTACT
-	case store.Cut:
-		return controllerv1.ReplicaVerdict_REPLICA_VERDICT_CUT
-	case store.UncleanOS:
-		return controllerv1.ReplicaVerdict_REPLICA_VERDICT_UNCLEAN_OS
-	case store.Missing:
-		return controllerv1.ReplicaVerdict_REPLICA_VERDICT_MISSING
-	}
-	return controllerv1.ReplicaVerdict_REPLICA_VERDICT_CORRUPT
 }
 
 // runDrain is last to start and so first to stop: clients are sent away before

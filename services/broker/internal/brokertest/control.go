@@ -14,6 +14,9 @@ const producerIDBlock = 10
 // control is what the controller remembers of brokers' requests.
 type control struct {
 	producerIDs int64
+	elections   int64 // after the first
+	generation  int64
+	etcd        uint64 // id of the etcd cluster
 	reports     []*controllerv1.ReplicaVouch
 	onReport    func(*Controller, *controllerv1.ReportReplicasRequest) error
 	onLeave     func(*Controller, *controllerv1.RequestLeaveRequest) *controllerv1.RequestLeaveResponse
@@ -56,7 +59,7 @@ func (c *Controller) ReportReplicas(_ context.Context, req *controllerv1.ReportR
 	if err != nil {
 		return nil, err
 	}
-	return &controllerv1.ReportReplicasResponse{Position: &controllerv1.Position{Generation: 1, Revision: rev}}, nil
+	return &controllerv1.ReportReplicasResponse{Position: &controllerv1.Position{Generation: c.Generation(), Revision: rev}}, nil
 }
 
 // OnLeave answers requests for leave, under a new revision, and may change the
@@ -93,4 +96,34 @@ func (c *Controller) Record(id topicid.ID, n int32, change func(p *controllerv1.
 	p.PartitionEpoch++
 	change(p)
 	c.partitions[id][n] = p
+}
+
+// CreateUnled makes a topic whose partitions never had a leader; within Change.
+func (c *Controller) CreateUnled(id topicid.ID, name string, partitions int32, replicas ...int32) {
+	c.topics[id] = &controllerv1.Topic{TopicId: id.Bytes(), Name: name, Partitions: partitions}
+	c.partitions[id] = make([]*controllerv1.Partition, partitions)
+	for n := range partitions {
+		c.partitions[id][n] = &controllerv1.Partition{
+			TopicId: id.Bytes(), Partition: n, Replicas: replicas, Isr: replicas, MinIsr: 1, PartitionEpoch: 1,
+		}
+	}
+}
+
+// Generation is that of the metadata.
+func (c *Controller) Generation() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.control.generation
+}
+
+// Elected has the stream show another elected controller; within Change.
+func (c *Controller) Elected() { c.control.elections++ }
+
+// Regress has etcd go back: the revision falls, and the id of its cluster, if it is
+// not 0, is another one; within Change.
+func (c *Controller) Regress(generation, revision int64, etcdClusterID uint64) {
+	c.control.generation, c.revision = generation, revision
+	if etcdClusterID != 0 {
+		c.control.etcd = etcdClusterID
+	}
 }

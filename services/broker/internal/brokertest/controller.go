@@ -47,6 +47,7 @@ func Start(t testing.TB) *Controller {
 		t: t, ClusterID: "AAAAAAAAAAAAAAAAAAAAAA", revision: 100,
 		topics: map[topicid.ID]*controllerv1.Topic{}, partitions: map[topicid.ID][]*controllerv1.Partition{},
 		deletions: map[topicid.ID]*controllerv1.Deletion{}, brokers: map[int32]*controllerv1.Broker{}, changed: make(chan struct{}),
+		control: control{generation: 1, etcd: 1},
 	}
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -218,7 +219,7 @@ func (c *Controller) RegisterBroker(_ context.Context, req *controllerv1.Registe
 			}
 		}
 	})
-	return &controllerv1.RegisterBrokerResponse{Position: &controllerv1.Position{Generation: 1, Revision: rev}, Unfenced: true}, nil
+	return &controllerv1.RegisterBrokerResponse{Position: &controllerv1.Position{Generation: c.Generation(), Revision: rev}, Unfenced: true}, nil
 }
 
 // ConfirmDeletion takes note.
@@ -235,15 +236,18 @@ func (c *Controller) ConfirmDeletion(_ context.Context, req *controllerv1.Confir
 
 // WatchMetadata sends the whole state after each change.
 func (c *Controller) WatchMetadata(_ *controllerv1.WatchMetadataRequest, stream controllerv1.MetadataService_WatchMetadataServer) error {
-	err := stream.Send(&controllerv1.WatchMetadataResponse{Message: &controllerv1.WatchMetadataResponse_Initial{
-		Initial: &controllerv1.WatchInitial{Handshake: rpc.LocalHandshake(), ClusterId: c.ClusterID, HeartbeatIntervalMs: 500},
+	c.mu.Lock()
+	position, etcd := &controllerv1.Position{Generation: c.control.generation, Revision: c.revision}, c.control.etcd
+	c.mu.Unlock()
+	err := stream.Send(&controllerv1.WatchMetadataResponse{Position: position, Message: &controllerv1.WatchMetadataResponse_Initial{
+		Initial: &controllerv1.WatchInitial{Handshake: rpc.LocalHandshake(), ClusterId: c.ClusterID, EtcdClusterId: etcd, HeartbeatIntervalMs: 500},
 	}})
 	if err != nil {
 		return err
 	}
 	beat := time.NewTicker(200 * time.Millisecond)
 	defer beat.Stop()
-	sent := int64(0)
+	sent := int64(-1)
 	for {
 		msg, revision, changed := c.snapshot()
 		if revision == sent {
@@ -266,7 +270,7 @@ func (c *Controller) snapshot() (*controllerv1.WatchMetadataResponse, int64, <-c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	entries := &controllerv1.MetadataChanges{
-		Leader:  &controllerv1.ControllerLeader{Controller: &typev1.Process{Id: 1, Incarnation: 1}, Address: c.Addr, ElectionRevision: 1},
+		Leader:  &controllerv1.ControllerLeader{Controller: &typev1.Process{Id: 1, Incarnation: 1}, Address: c.Addr, ElectionRevision: 1 + c.control.elections},
 		Topics:  slices.Collect(maps.Values(c.topics)),
 		Brokers: slices.Collect(maps.Values(c.brokers)), Deletions: slices.Collect(maps.Values(c.deletions)),
 	}
@@ -274,7 +278,7 @@ func (c *Controller) snapshot() (*controllerv1.WatchMetadataResponse, int64, <-c
 		entries.Partitions = append(entries.Partitions, p...)
 	}
 	return &controllerv1.WatchMetadataResponse{
-		Position: &controllerv1.Position{Generation: 1, Revision: c.revision},
+		Position: &controllerv1.Position{Generation: c.control.generation, Revision: c.revision},
 		Message:  &controllerv1.WatchMetadataResponse_Snapshot{Snapshot: &controllerv1.SnapshotPart{Entries: entries, Last: true}},
 	}, c.revision, c.changed
 }

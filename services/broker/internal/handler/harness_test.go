@@ -104,6 +104,18 @@ func start(t testing.TB, ctl *brokertest.Controller, o harnessOptions) *harness 
 	h.manager = replica.NewManager(replica.Config{
 		Self: partition.Replica{Broker: brokerID, Incarnation: o.incarnation}, Store: h.store, Logger: cmp.Or(o.logger, discard()), Upkeep: o.upkeep, Metrics: metrics, Tracer: o.tracer,
 		WatermarkInterval: marks, RecoveryInterval: points, DiskTimeout: cmp.Or(o.diskTimeout, time.Minute), CreateParallelism: 4,
+		Report: func(ctx context.Context, vouches []store.Vouch) (metadata.Position, error) {
+			req := &controllerv1.ReportReplicasRequest{Broker: self}
+			for _, v := range vouches {
+				verdict := controllerv1.ReplicaVerdict_REPLICA_VERDICT_INTACT
+				if v.Verdict != store.Intact {
+					verdict = controllerv1.ReplicaVerdict_REPLICA_VERDICT_CORRUPT
+				}
+				req.Vouches = append(req.Vouches, &controllerv1.ReplicaVouch{DiskId: v.DiskID, TopicId: v.Key.Topic.Bytes(), Partition: v.Key.Partition, LastEpoch: v.LastEpoch, EndOffset: v.End, Verdict: verdict})
+			}
+			resp, err := controllers.ReportReplicas(ctx, req)
+			return metadata.PositionOf(resp.GetPosition()), err
+		},
 		Confirm: func(ctx context.Context, ids [][]byte) error {
 			_, err := controllers.ConfirmDeletion(ctx, &controllerv1.ConfirmDeletionRequest{Broker: self, TopicIds: ids})
 			return err

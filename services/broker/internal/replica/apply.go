@@ -31,6 +31,7 @@ func (m *Manager) Apply(image *metadata.Image) (again bool) {
 	m.applyDeletions(image)
 	again = m.setAsideUnknown(image)
 	again = m.applyPartitions(image) || again
+	m.collectReports(image)
 	m.countStates()
 	return again
 }

@@ -31,6 +31,9 @@ type Config struct {
 	// Confirm tells the controller that the replicas of topics are deleted. It is
 	// called from Run and retried there.
 	Confirm func(ctx context.Context, topicIDs [][]byte) error
+	// Report tells the controller of replicas that were made or went bad. It is called
+	// from Run and retried there; nil: nobody is told.
+	Report  Report
 	Logger  *slog.Logger
 	Metrics *Metrics
 	Tracer  trace.Tracer // nil: no traces
@@ -66,6 +69,8 @@ type Manager struct {
 	again      chan struct{}
 	pending    atomic.Bool
 
+	reports reports
+
 	disksHung atomic.Bool
 	failures  chan diskFailure
 	retainNow chan bool
@@ -86,7 +91,7 @@ type diskFailure struct {
 func NewManager(cfg Config) *Manager {
 	cfg.Upkeep = cfg.Upkeep.withDefaults()
 	m := &Manager{
-		cfg: cfg, start: time.Now(), replicas: map[store.Key]*Replica{}, active: map[*Replica]struct{}{},
+		cfg: cfg, start: time.Now(), reports: newReports(), replicas: map[store.Key]*Replica{}, active: map[*Replica]struct{}{},
 		deletions: map[topicid.ID]*deletion{}, deletionCh: make(chan struct{}, 1), again: make(chan struct{}, 1),
 		failures: make(chan diskFailure, 64), retainNow: make(chan bool, 1), stopping: make(chan struct{}),
 		marksFaults: map[*store.Disk]bool{}, createFaults: map[store.Key]bool{},
@@ -129,6 +134,7 @@ func (m *Manager) failDisk(f diskFailure) {
 			r.step(partition.DiskOffline{})
 			r.mu.Unlock()
 		}
+		m.reportBad(store.Vouch{DiskID: stored.Disk.ID, Key: stored.Key, LastEpoch: -1, Verdict: store.Corrupt})
 	}
 	m.countStates()
 }
@@ -238,6 +244,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	loops.Go(func() { m.spaceLoop(ctx) })
 	loops.Go(func() { m.retentionLoop(ctx) })
 	loops.Go(func() { m.cleanerLoop(ctx) })
+	loops.Go(func() { m.reportLoop(ctx) })
 	tick := time.NewTicker(tickInterval)
 	defer tick.Stop()
 	watermarks := time.NewTicker(m.cfg.WatermarkInterval)
