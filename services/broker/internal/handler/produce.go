@@ -186,8 +186,23 @@ func (h *Handlers) check(r *replica.Replica, b *brokerv1.ProduceBatch, payload *
 	if err != nil {
 		return nil, replica.BatchError(err, r.Topic, limit)
 	}
+	if err := checkProducer(&header, batch.Acks); err != nil {
+		return nil, err.With("topic", r.Topic)
+	}
 	batch.Header = header
 	return batch, nil
+}
+
+// checkProducer refuses what a producer id cannot be combined with. Only a batch that
+// waits for the high watermark can be told from its repetition for ever after.
+func checkProducer(h *record.Header, acks partition.Acks) *rpc.Error {
+	switch {
+	case h.Attributes.Transactional():
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNSUPPORTED_FEATURE, "the batch belongs to a transaction, and this release has none: send it without")
+	case h.ProducerID >= 0 && acks != partition.AcksAll:
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "the batch of producer %d asks for other acks than all: an idempotent producer needs acks=all; or send the batch without a producer id", h.ProducerID)
+	}
+	return nil
 }
 
 // checkRecords looks at every record. A batch that came in pieces is put together

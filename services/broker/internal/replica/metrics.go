@@ -14,6 +14,7 @@ import (
 // docs/metrics.md and do not change.
 type Metrics struct {
 	appendBytes, appendRecords prometheus.Counter
+	duplicates                 prometheus.Counter
 	fetchBytes, fetchRecords   prometheus.Counter
 	fsync                      prometheus.Histogram
 	failures                   *prometheus.CounterVec
@@ -50,6 +51,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		}, []string{"what"}),
 		appendBytes:   counter("append_bytes_total", "Bytes of record batches appended to logs that this broker leads."),
 		appendRecords: counter("append_records_total", "Records appended to logs that this broker leads."),
+		duplicates:    counter("duplicate_batches_total", "Batches of idempotent producers that were sent again and not appended again."),
 		fetchBytes:    counter("fetch_bytes_total", "Bytes of record batches sent to readers."),
 		fetchRecords:  counter("fetch_records_total", "Offsets covered by the record batches sent to readers."),
 		fsync: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -68,7 +70,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	}
 	var errs []error
 	for _, c := range []prometheus.Collector{
-		m.appendBytes, m.appendRecords, m.fetchBytes, m.fetchRecords, m.fsync, m.failures, m.replicas,
+		m.appendBytes, m.appendRecords, m.duplicates, m.fetchBytes, m.fetchRecords, m.fsync, m.failures, m.replicas,
 		m.diskState, m.diskFree, m.diskTotal, m.openFiles, m.retainedBytes, m.retainedSegments, m.cleanings, m.cleanedBytes, m.cleanedRecords, m.upkeepFailures,
 	} {
 		errs = append(errs, reg.Register(c))
