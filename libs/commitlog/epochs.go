@@ -108,3 +108,15 @@ func loadEpochs(fsys vfs.FS, dir string) (epochCache, error) {
 	}
 	return c, nil
 }
+
+// Epochs lists the leader epochs of the log and where their batches begin, both
+// rising.
+func (l *Log) Epochs() []EpochStart {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	all := make([]EpochStart, len(l.epochs))
+	for i, e := range l.epochs {
+		all[i] = EpochStart{Epoch: e.epoch, StartOffset: e.start}
+	}
+	return all
+}

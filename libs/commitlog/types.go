@@ -65,3 +65,9 @@ type BatchInfo struct {
 	Batch    []byte // the encoded batch; valid during the callback only
 	Err      error  // *record.CorruptError or *record.InvalidError when the batch is not valid, else nil
 }
+
+// EpochStart says where the batches of a leader epoch begin.
+type EpochStart struct {
+	Epoch       int32
+	StartOffset int64
+}

@@ -77,7 +77,13 @@ func (m *Manager) retire(k store.Key) {
 	r.mu.Lock()
 	r.step(partition.Deleted{})
 	r.gone = true
+	r.closeSessions(r.readError(commitlog.ErrClosed))
+	for ref := range r.runs {
+		r.dropRun(ref)
+	}
+	r.isr.forget(m.cfg.Metrics)
 	r.mu.Unlock()
+	m.wakes.drop(r)
 	r.awaitQuiet()
 }
 
@@ -181,21 +187,21 @@ func (m *Manager) barred(p *controllerv1.Partition) bool {
 // mayReplace reports whether a replica that was withheld as missing may be made
 // anew: the stream shows this incarnation on record and the replica not barred.
 func (m *Manager) mayReplace(r *Replica, p *controllerv1.Partition, onRecord bool) bool {
-	return r.log() == nil && r.stored() == nil && r.verdict == store.Missing && onRecord && !m.barred(p)
+	return r.stored() == nil && r.verdict == store.Missing && onRecord && !m.barred(p)
 }
 
 // make opens or creates one replica; nil if that failed for now. created counts
 // those that are new.
 func (m *Manager) make(k store.Key, t *metadata.Topic, p *controllerv1.Partition, onRecord bool, created *atomic.Int64) *Replica {
 	verdict := m.cfg.Store.Verdict(k)
-	if verdict != store.Intact && onRecord && !m.barred(p) {
+	stored := m.cfg.Store.Replica(k)
+	if stored == nil && verdict == store.Missing && onRecord && !m.barred(p) {
 		if err := m.cfg.Store.ClearVerdict(k); err != nil {
 			m.cfg.Logger.Error("could not clear the verdict on a replica", "topic", t.Name, "partition", k.Partition, "error", err)
 			return nil
 		}
 		verdict = m.cfg.Store.Verdict(k)
 	}
-	stored := m.cfg.Store.Replica(k)
 	if stored == nil && verdict == store.Intact {
 		var err error
 		if stored, err = m.cfg.Store.Create(k, t.Name, logConfig(k, &t.Config)); err != nil {
@@ -218,22 +224,31 @@ func (m *Manager) make(k store.Key, t *metadata.Topic, p *controllerv1.Partition
 
 // tell hands a replica its record and its topic's configuration, if they changed.
 func (r *Replica) tell(image *metadata.Image, t *metadata.Topic, p *controllerv1.Partition) {
-	if r.appliedConfig == nil || *r.appliedConfig != t.Config {
+	configured := r.appliedConfig != nil && *r.appliedConfig == t.Config
+	if !configured {
 		r.configure(&t.Config)
 	}
-	if r.appliedPartition == p {
+	onRecord := r.m.onRecord(image)
+	if configured && r.appliedPartition == p && r.appliedOnRecord == onRecord {
 		return
 	}
-	r.appliedPartition = p
-	pos := image.Position()
-	rec := &partition.Record{
-		Generation: pos.Generation, Revision: pos.Revision, PartEpoch: p.GetPartitionEpoch(), LeaderEpoch: p.GetLeaderEpoch(),
-		Leader:   partition.Replica{Broker: p.GetLeader().GetId(), Incarnation: p.GetLeader().GetIncarnation()},
-		Replicas: p.GetReplicas(), ISR: p.GetIsr(), ELR: p.GetElr(), MinISR: p.GetMinIsr(), Shard: t.Internal, ShardEpoch: p.GetShardEpoch(),
-	}
+	r.appliedPartition, r.appliedOnRecord = p, onRecord
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.step(rec)
+	r.onRecord = onRecord
+	r.apply(image.Position(), p)
+}
+
+// apply steps a partition record and what waited for it. The caller holds mu.
+func (r *Replica) apply(pos metadata.Position, p *controllerv1.Partition) {
+	r.step(&partition.Record{
+		Generation: pos.Generation, Revision: pos.Revision, PartEpoch: p.GetPartitionEpoch(), LeaderEpoch: p.GetLeaderEpoch(),
+		Leader:   partition.Replica{Broker: p.GetLeader().GetId(), Incarnation: p.GetLeader().GetIncarnation()},
+		Replicas: p.GetReplicas(), ISR: p.GetIsr(), ELR: p.GetElr(), Barred: p.GetBarred(), MinISR: p.GetMinIsr(),
+		Unclean: r.Config().UncleanLeaderElectionEnable, OnRecord: r.onRecord, Shard: r.Internal, ShardEpoch: p.GetShardEpoch(), Now: r.m.now(),
+	})
+	r.countISR(p)
+	r.unpark()
 	r.tellReaders(false)
 }
 

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"errors"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -10,10 +11,11 @@ import (
 	"github.com/leat-io/leat/libs/record"
 )
 
-// startAppending has a goroutine carry out appends until the core asks for no
-// more, so that a disk that hangs holds up nobody but its own partitions. The
-// caller holds mu.
-func (r *Replica) startAppending() {
+// start has a goroutine carry out what the core wants done to the log until it asks
+// for no more, so that a disk that hangs holds up nobody but its own partitions. At
+// most one such thing is outstanding. The caller holds mu.
+func (r *Replica) start(task any) {
+	r.task = task
 	if r.draining {
 		return
 	}
@@ -21,10 +23,19 @@ func (r *Replica) startAppending() {
 	r.begin(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		for r.toAppend != nil {
-			a := r.toAppend
-			r.toAppend = nil
-			r.appendOne(a)
+		for r.task != nil {
+			task := r.task
+			r.task = nil
+			switch e := task.(type) {
+			case partition.Append:
+				r.appendOne(&e)
+			case partition.AppendCopy:
+				r.appendCopy(&e)
+			case partition.Truncate:
+				r.truncate(&e)
+			case partition.Reset:
+				r.reset(&e)
+			}
 		}
 		r.draining = false
 	})
@@ -45,6 +56,12 @@ func (r *Replica) begin(run func()) {
 	}()
 }
 
+// ioBegins has the watchdog look at an I/O until since is 0 again.
+func (r *Replica) ioBegins(since *atomic.Int64) {
+	since.Store(int64(r.m.now()))
+	r.m.watch(r)
+}
+
 // awaitQuiet waits until nothing appends or syncs.
 func (r *Replica) awaitQuiet() {
 	r.mu.Lock()
@@ -58,25 +75,32 @@ func (r *Replica) awaitQuiet() {
 // during the I/O.
 func (r *Replica) appendOne(a *partition.Append) {
 	b := r.current
+	if b == nil { // the core promises that there is one
+		r.step(partition.AppendRefused{Op: a.Op, Now: r.m.now()})
+		return
+	}
 	size, records := b.Payload.Len(), int64(b.Header.NumRecords)
 	room := r.makeRoom(size)
 	if leader, epoch := r.core.Leader(); r.core.Down() != partition.ReasonNone || leader != r.m.cfg.Self || epoch != a.Epoch {
 		// Leadership went before the log was asked; the batch has been answered.
 		r.current = nil
 		b.Payload.Free()
-		r.step(partition.AppendRefused{Op: a.Op})
+		r.step(partition.AppendRefused{Op: a.Op, Now: r.m.now()})
 		return
 	}
 	if !room {
 		r.current = nil
 		b.Payload.Free()
-		r.step(partition.AppendRefused{Op: a.Op, Full: true})
+		r.step(partition.AppendRefused{Op: a.Op, Full: true, Now: r.m.now()})
+		return
+	}
+	if r.settle(a, b) {
 		return
 	}
 	vecs := b.Payload.Vecs()
 	r.mu.Unlock()
 	now := r.m.now()
-	r.appendSince.Store(int64(now))
+	r.ioBegins(&r.appendSince)
 	info, err := r.log().Append(vecs, a.Epoch)
 	r.appendSince.Store(0)
 	b.Payload.Free()
@@ -90,14 +114,15 @@ func (r *Replica) appendOne(a *partition.Append) {
 		}
 		r.m.cfg.Metrics.appendBytes.Add(float64(size))
 		r.m.cfg.Metrics.appendRecords.Add(float64(records))
+		r.grown()
 		r.step(&partition.Appended{Op: a.Op, Base: info.BaseOffset, End: info.LastOffset + 1, Now: now})
 	case refusedBatch(err):
 		r.refused = BatchError(err, r.Topic, int(r.Config().MaxMessageBytes))
-		r.step(partition.AppendRefused{Op: a.Op})
+		r.step(partition.AppendRefused{Op: a.Op, Now: now})
 		r.refused = nil
 	case noSpace(err):
 		r.m.cfg.Store.NoRoom(r.stored().Disk)
-		r.step(partition.AppendRefused{Op: a.Op, Full: true})
+		r.step(partition.AppendRefused{Op: a.Op, Full: true, Now: now})
 	default:
 		r.failed(a.Op, err)
 	}
@@ -134,7 +159,7 @@ func refusedBatch(err error) bool {
 func (r *Replica) startSync(op int64) {
 	r.begin(func() {
 		began := time.Now()
-		r.syncSince.Store(int64(r.m.now()))
+		r.ioBegins(&r.syncSince)
 		end, err := r.log().Sync()
 		r.syncSince.Store(0)
 		r.m.cfg.Metrics.fsync.Observe(time.Since(began).Seconds())
@@ -144,7 +169,7 @@ func (r *Replica) startSync(op int64) {
 			r.failed(op, err)
 			return
 		}
-		r.step(&partition.Synced{Op: op, End: end})
+		r.step(&partition.Synced{Op: op, End: end, Now: r.m.now()})
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
+	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/metadata"
@@ -46,6 +47,14 @@ type Config struct {
 	CreateParallelism int
 	// Upkeep says how old records are taken out of the logs.
 	Upkeep Upkeep
+	// Settings are those of every partition's core.
+	Settings partition.Settings
+	// Leaders opens sessions with the leaders of replicas that follow; nil: they are
+	// not followed.
+	Leaders Leaders
+	// ProposeISR brings a proposal to the controller, once. It is called from several
+	// goroutines; nil: nothing is proposed.
+	ProposeISR func(ctx context.Context, req *controllerv1.ProposeIsrRequest) (*controllerv1.ProposeIsrResponse, error)
 }
 
 // tickInterval is how late a deadline may be noticed.
@@ -60,8 +69,12 @@ type Manager struct {
 	mu       sync.RWMutex
 	replicas map[store.Key]*Replica
 
+	wakes       wakes
+	proposals   proposals
+	lastSession atomic.Int64
+
 	activeMu sync.Mutex
-	active   map[*Replica]struct{} // have deadlines or I/O running
+	active   map[*Replica]struct{} // have I/O running that may hang
 
 	deletionMu sync.Mutex
 	deletions  map[topicid.ID]*deletion // on record, or not done here
@@ -90,12 +103,20 @@ type diskFailure struct {
 // NewManager makes a manager without replicas.
 func NewManager(cfg Config) *Manager {
 	cfg.Upkeep = cfg.Upkeep.withDefaults()
+	if cfg.Leaders == nil {
+		cfg.Leaders = noLeaders{}
+	}
+	if cfg.ProposeISR == nil {
+		cfg.ProposeISR = proposeNothing
+	}
 	m := &Manager{
 		cfg: cfg, start: time.Now(), reports: newReports(), replicas: map[store.Key]*Replica{}, active: map[*Replica]struct{}{},
 		deletions: map[topicid.ID]*deletion{}, deletionCh: make(chan struct{}, 1), again: make(chan struct{}, 1),
 		failures: make(chan diskFailure, 64), retainNow: make(chan bool, 1), stopping: make(chan struct{}),
 		marksFaults: map[*store.Disk]bool{}, createFaults: map[store.Key]bool{},
 	}
+	m.wakes.news = make(chan struct{}, 1)
+	m.proposals.ctx, m.proposals.cancel = context.WithCancel(context.Background())
 	return m
 }
 
@@ -111,7 +132,7 @@ func (m *Manager) brokerAddress(id int32) string {
 	return ""
 }
 
-// watch has the clock look at a replica until nothing is due there any more.
+// watch has the watchdog look at a replica until no I/O runs there any more.
 func (m *Manager) watch(r *Replica) {
 	m.activeMu.Lock()
 	defer m.activeMu.Unlock()
@@ -240,6 +261,8 @@ func (m *Manager) Again() <-chan struct{} { return m.again }
 func (m *Manager) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	defer loops.Wait()
+	loops.Go(func() { m.wakeLoop(ctx) })
+	loops.Go(func() { m.lagLoop(ctx) })
 	loops.Go(func() { m.deletionLoop(ctx) })
 	loops.Go(func() { m.spaceLoop(ctx) })
 	loops.Go(func() { m.retentionLoop(ctx) })
@@ -277,30 +300,24 @@ func offer(ch chan bool, v bool) {
 	}
 }
 
+// tick is the watchdog's look at I/O that runs.
 func (m *Manager) tick() {
 	now := m.now()
-	m.activeMu.Lock()
-	due := make([]*Replica, 0, len(m.active))
-	for r := range m.active {
-		due = append(due, r)
-	}
-	clear(m.active)
-	m.activeMu.Unlock()
 	hung := false
-	for _, r := range due {
-		for _, since := range []int64{r.appendSince.Load(), r.syncSince.Load()} {
-			if since != 0 && now-time.Duration(since) > m.cfg.DiskTimeout {
-				hung = true
+	m.activeMu.Lock()
+	for r := range m.active {
+		busy := false
+		for _, since := range []int64{r.appendSince.Load(), r.syncSince.Load(), r.startSince.Load()} {
+			if since != 0 {
+				busy = true
+				hung = hung || now-time.Duration(since) > m.cfg.DiskTimeout
 			}
 		}
-		r.mu.Lock()
-		r.step(partition.Tick{Now: now})
-		idle := r.core.Idle()
-		r.mu.Unlock()
-		if !idle {
-			m.watch(r)
+		if !busy {
+			delete(m.active, r)
 		}
 	}
+	m.activeMu.Unlock()
 	if m.disksHung.Swap(hung) != hung {
 		m.cfg.Logger.Warn("the disk watchdog changed its mind", "disks_ok", !hung, "limit", m.cfg.DiskTimeout)
 	}
@@ -392,7 +409,32 @@ func (m *Manager) Stop(ctx context.Context) error {
 		}
 		r.awaitQuiet()
 	}
+	m.stopProposals()
 	return err
+}
+
+// Busy reports whether something that was taken before a stop has not ended.
+func (m *Manager) Busy() bool {
+	for _, r := range m.all() {
+		if !r.idle() {
+			return true
+		}
+	}
+	return false
+}
+
+// LeaseRenewed says when the lease of the broker's registration was last asked to be
+// renewed, with success.
+func (m *Manager) LeaseRenewed(asked time.Time) {
+	now := asked.Sub(m.start) + 1
+	for _, r := range m.all() {
+		if !r.Config().UncleanLeaderElectionEnable {
+			continue
+		}
+		r.mu.Lock()
+		r.step(partition.LeaseRenewed{Now: now})
+		r.mu.Unlock()
+	}
 }
 
 func (r *Replica) idle() bool {

@@ -14,7 +14,7 @@ import (
 // docs/metrics.md and do not change.
 type Metrics struct {
 	appendBytes, appendRecords prometheus.Counter
-	duplicates                 prometheus.Counter
+	duplicates, damagedLogs    prometheus.Counter
 	fetchBytes, fetchRecords   prometheus.Counter
 	fsync                      prometheus.Histogram
 	failures                   *prometheus.CounterVec
@@ -26,6 +26,11 @@ type Metrics struct {
 	cleanings, cleanedBytes         prometheus.Counter
 	cleanedRecords                  prometheus.Counter
 	upkeepFailures                  *prometheus.CounterVec
+
+	underReplicated, replicaLagMax   prometheus.Gauge
+	isrShrinks, isrExpands           prometheus.Counter
+	replicatedIn, replicatedOut      prometheus.Counter
+	copyFailures, uncleanTruncations prometheus.Counter
 }
 
 // NewMetrics makes the metrics and registers them; reg may be nil.
@@ -37,20 +42,29 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "leat", Subsystem: "broker", Name: name, Help: help}, []string{"dir"})
 	}
 	m := &Metrics{
-		diskState:        perDisk("disk_state", "State of a folder of log.dirs: 0 roomy, 1 low, 2 throttled, 3 full, 4 offline."),
-		diskFree:         perDisk("disk_free_bytes", "Bytes that may still be written to a folder of log.dirs."),
-		diskTotal:        perDisk("disk_total_bytes", "Bytes of the disk of a folder of log.dirs."),
-		openFiles:        prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "leat", Subsystem: "broker", Name: "open_log_files", Help: "Files that the logs have open."}),
-		retainedBytes:    counter("retention_bytes_total", "Bytes that retention took out of logs."),
-		retainedSegments: counter("retention_segments_total", "Segments that retention took out of logs."),
-		cleanings:        counter("cleanings_total", "Cleanings of compacted logs that ended well."),
-		cleanedBytes:     counter("cleaner_read_bytes_total", "Bytes that the cleaner read from compacted logs."),
-		cleanedRecords:   counter("cleaner_removed_records_total", "Records that compaction removed."),
+		underReplicated:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "leat", Subsystem: "broker", Name: "under_replicated_partitions", Help: "Partitions led here with fewer replicas in sync than they have."}),
+		replicaLagMax:      prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "leat", Subsystem: "broker", Name: "replica_lag_records_max", Help: "Most offsets that a replica here is behind the high watermark of its leader."}),
+		isrShrinks:         counter("isr_shrinks_total", "In-sync sets led here that lost a member."),
+		isrExpands:         counter("isr_expands_total", "In-sync sets led here that gained a member."),
+		replicatedIn:       counter("replication_in_bytes_total", "Bytes of record batches received from leaders."),
+		replicatedOut:      counter("replication_out_bytes_total", "Bytes of record batches sent to followers."),
+		copyFailures:       counter("replication_refused_total", "Runs of batches from a leader of which the log refused a part."),
+		uncleanTruncations: counter("unclean_truncations_total", "Truncations below the high watermark, after unclean elections."),
+		diskState:          perDisk("disk_state", "State of a folder of log.dirs: 0 roomy, 1 low, 2 throttled, 3 full, 4 offline."),
+		diskFree:           perDisk("disk_free_bytes", "Bytes that may still be written to a folder of log.dirs."),
+		diskTotal:          perDisk("disk_total_bytes", "Bytes of the disk of a folder of log.dirs."),
+		openFiles:          prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "leat", Subsystem: "broker", Name: "open_log_files", Help: "Files that the logs have open."}),
+		retainedBytes:      counter("retention_bytes_total", "Bytes that retention took out of logs."),
+		retainedSegments:   counter("retention_segments_total", "Segments that retention took out of logs."),
+		cleanings:          counter("cleanings_total", "Cleanings of compacted logs that ended well."),
+		cleanedBytes:       counter("cleaner_read_bytes_total", "Bytes that the cleaner read from compacted logs."),
+		cleanedRecords:     counter("cleaner_removed_records_total", "Records that compaction removed."),
 		upkeepFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "leat", Subsystem: "broker", Name: "upkeep_failures_total", Help: "Attempts of retention or cleaning that failed on a log.",
 		}, []string{"what"}),
 		appendBytes:   counter("append_bytes_total", "Bytes of record batches appended to logs that this broker leads."),
 		appendRecords: counter("append_records_total", "Records appended to logs that this broker leads."),
+		damagedLogs:   counter("damaged_logs_total", "Logs that were found damaged while they were read."),
 		duplicates:    counter("duplicate_batches_total", "Batches of idempotent producers that were sent again and not appended again."),
 		fetchBytes:    counter("fetch_bytes_total", "Bytes of record batches sent to readers."),
 		fetchRecords:  counter("fetch_records_total", "Offsets covered by the record batches sent to readers."),
@@ -70,8 +84,9 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	}
 	var errs []error
 	for _, c := range []prometheus.Collector{
-		m.appendBytes, m.appendRecords, m.duplicates, m.fetchBytes, m.fetchRecords, m.fsync, m.failures, m.replicas,
+		m.appendBytes, m.appendRecords, m.duplicates, m.damagedLogs, m.fetchBytes, m.fetchRecords, m.fsync, m.failures, m.replicas,
 		m.diskState, m.diskFree, m.diskTotal, m.openFiles, m.retainedBytes, m.retainedSegments, m.cleanings, m.cleanedBytes, m.cleanedRecords, m.upkeepFailures,
+		m.underReplicated, m.replicaLagMax, m.isrShrinks, m.isrExpands, m.replicatedIn, m.replicatedOut, m.copyFailures, m.uncleanTruncations,
 	} {
 		errs = append(errs, reg.Register(c))
 	}
@@ -110,3 +125,9 @@ func (m *Metrics) Fetched(bytes int, records int64) {
 
 // CountFailure counts a batch that was refused before it reached a replica.
 func (m *Manager) CountFailure(reason typev1.ErrorReason) { m.cfg.Metrics.Failure(reason) }
+
+// ReplicatedOut counts what was sent to a follower.
+func (m *Metrics) ReplicatedOut(bytes int) { m.replicatedOut.Add(float64(bytes)) }
+
+// ReplicatedIn counts what came from a leader.
+func (m *Metrics) ReplicatedIn(bytes int) { m.replicatedIn.Add(float64(bytes)) }

@@ -30,8 +30,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(families) != 18 {
-		t.Errorf("%d metrics, want 18", len(families))
+	if len(families) != 27 {
+		t.Errorf("%d metrics, want 27", len(families))
 	}
 	for _, f := range families {
 		if !strings.Contains(string(doc), "| `"+f.GetName()+"` |") {

@@ -33,23 +33,42 @@ type Replica struct {
 	// Owned by the manager's Apply.
 	appliedPartition *controllerv1.Partition
 	appliedConfig    *topicconfig.Config
+	appliedOnRecord  bool
 
-	// When the running append and sync began, in ns of the manager's clock; 0: none.
-	appendSince, syncSince atomic.Int64
+	recent    recent
+	condemned atomic.Bool // its log was found damaged while it was read
+	withheld  bool        // because of that; guarded by mu
+
+	// When the running append, sync and move of the start began, in ns of the manager's
+	// clock; 0: none.
+	appendSince, syncSince, startSince atomic.Int64
+
+	// Where the replica waits for its Tick; guarded by the manager's wakes.
+	wakeAt    time.Duration
+	wakePlace int // in the heap, from 1 on; 0: it does not wait
 
 	mu       sync.Mutex
 	core     *partition.State
 	batches  map[int64]*Batch // by Req: queued, in flight or waiting
 	nextReq  int64
-	toAppend *partition.Append // at most one, carried out by drain
+	task     any // to be done to the log: an Append, AppendCopy, Truncate or Reset
 	draining bool
-	current  *Batch // of toAppend, or with the log
-	ops      int    // goroutines that append or sync
+	current  *Batch // of an Append, or with the log
+	ops      int    // goroutines that work on the log
 	quiet    *sync.Cond
 	readers  map[*subscription]struct{}
 	ring     spanRing
 	refused  *rpc.Error // what the log said to the append it refused last
 	gone     bool       // deleted, set aside or replaced
+
+	sessions map[int64]*leaderSession // of followers with this leader
+	upstream Upstream                 // of this follower with its leader; nil: none
+	upSess   int64
+	runs     map[int64]*Run // from the leader, not appended yet
+	lastRef  int64
+	leaderHW int64   // as last told
+	onRecord bool    // the metadata shows this life of the broker as the one that vouched
+	isr      isrSeen // as of the record applied last
 
 	// What was last said about faults of retention and cleaning; "": all is well.
 	retainFault, cleanFault string
@@ -119,14 +138,24 @@ func (r *Replica) log() *commitlog.Log {
 // open tells the core how the log was found. durability=os must be known by then.
 func (r *Replica) open(os bool) {
 	opened := &partition.Opened{MaxEpochSeen: -1, Verdict: coreVerdict(r.verdict, os)}
-	if r.log() != nil {
-		opened.MaxEpochSeen, opened.Start, opened.End = r.log().LatestEpoch(), r.log().StartOffset(), r.log().EndOffset()
-		opened.Durable, opened.HW = r.log().DurableEnd(), r.stored().HighWatermark()
-	} else if opened.Verdict == partition.Intact {
-		opened.Verdict = partition.Corrupt
+	if stored := r.stored(); stored != nil {
+		opened.HW = stored.HighWatermark()
+	}
+	if log := r.log(); log != nil {
+		opened.MaxEpochSeen, opened.Start, opened.End, opened.Durable = log.LatestEpoch(), log.StartOffset(), log.EndOffset(), log.DurableEnd()
+		opened.Epochs = epochsOf(log)
+		if f := log.Fence(); r.Internal {
+			opened.Fence = partition.Fence{ShardEpoch: f.ShardEpoch, Attempt: int32(f.Attempt)}
+		}
+	} else {
+		opened.Absent = true
+		if opened.Verdict == partition.Intact {
+			opened.Verdict = partition.Corrupt
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.step(r.m.cfg.Settings)
 	if r.m.cfg.Store.Offline(r.Key) {
 		r.step(partition.DiskOffline{})
 	}
@@ -172,15 +201,25 @@ func (r *Replica) step(ev partition.Event) {
 		case *partition.Append:
 			// The batch stays with the append from here on, also if it is answered
 			// before the log is asked.
-			r.toAppend, r.current = e, r.batches[e.Req]
-			r.startAppending()
+			r.current = r.batches[e.Req]
+			r.start(*e)
+		case *partition.AppendCopy:
+			r.start(*e)
+		case *partition.Truncate:
+			r.start(*e)
+		case *partition.Reset:
+			r.start(*e)
+		case partition.DropRef:
+			r.dropRun(e.Ref)
 		case *partition.Sync:
 			r.startSync(e.Op)
+		case *partition.MoveStart:
+			r.moveStart(e.Op, e.To)
 		case *partition.Reply:
 			r.reply(e)
 		case *partition.CheckpointHW:
-			if r.stored() != nil {
-				r.stored().SetHighWatermark(e.HW)
+			if stored := r.stored(); stored != nil {
+				stored.SetHighWatermark(e.HW)
 			}
 		case *partition.Visible:
 			r.tellReaders(true)
@@ -188,10 +227,65 @@ func (r *Replica) step(ev partition.Event) {
 			r.tellReaders(false)
 		case partition.Withhold:
 			r.logWithheld(e.Reason)
+		case partition.Replaced:
+			r.inBackground("remove the bad copy", r.m.cfg.Store.DropReplaced)
+		case partition.ClearVerdict:
+			r.clearVerdict()
 		case partition.WakeAt:
-			r.m.watch(r)
+			r.m.wakes.add(r, e.At)
+		default:
+			r.stepSession(e)
 		}
 	}
+}
+
+// stepSession carries out what concerns other brokers. The caller holds mu.
+func (r *Replica) stepSession(e partition.Effect) {
+	switch e := e.(type) {
+	case *partition.SendEpochEnd:
+		if s := r.sessions[e.Sess]; s != nil {
+			end := EpochEnd{LeaderEpoch: e.LeaderEpoch, LastEpoch: e.LastEpoch, End: e.End, Agreed: e.Agreed, LogStart: e.LogStart, HW: e.HW}
+			if log := r.log(); log != nil {
+				end.TombstonesBelow = log.TombstonesBelow()
+			}
+			s.f.EpochEnd(end)
+		}
+	case *partition.SendBatches:
+		if s := r.sessions[e.Sess]; s != nil {
+			s.sending = true
+			s.f.Send(e.From)
+		}
+	case *partition.SendHW:
+		if s := r.sessions[e.Sess]; s != nil {
+			s.f.Watermark(e.HW, e.Start)
+		}
+	case partition.CloseSess:
+		r.closeSession(e.Sess, r.sessionError(e.Reason))
+	case *partition.Propose:
+		r.m.propose(r, e)
+	case *partition.OpenLeader:
+		r.openLeader(e)
+	case partition.CloseLeader:
+		if e.Sess == r.upSess {
+			r.closeUpstream()
+		}
+	case *partition.SendPosition:
+		if r.upstream != nil && e.Sess == r.upSess {
+			r.upstream.Position(FollowerPosition{
+				LeaderEpoch: e.LeaderEpoch, PartEpoch: e.PartEpoch, LastEpoch: e.LastEpoch, End: e.End, Durable: e.Durable, Start: e.Start,
+			})
+		}
+	}
+}
+
+// clearVerdict notes that what stood against the replica does no longer. The caller
+// holds mu.
+func (r *Replica) clearVerdict() {
+	if leader, _ := r.core.Leader(); leader == r.m.cfg.Self {
+		r.inBackground("trust the replica, which was elected as it is", r.m.cfg.Store.Trust)
+		return
+	}
+	r.inBackground("clear the verdict", r.m.cfg.Store.ClearVerdict)
 }
 
 func (r *Replica) logWithheld(reason partition.Reason) {

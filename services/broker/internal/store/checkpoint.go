@@ -26,26 +26,29 @@ func (s *Store) Checkpoint(recoveryPoints bool) map[*Disk]error {
 }
 
 func (s *Store) checkpointDisk(d *Disk, recoveryPoints bool) error {
-	marks, points := s.marksOf(d)
+	watermarks, recovery := s.marksOf(d)
+	format := func(v int64) string { return strconv.FormatInt(v, 10) }
 	// Recovery points first: a high watermark is never above what the points of
 	// the same moment call durable, so either file alone is true.
 	if recoveryPoints {
-		if err := writeIfChanged(d, recoveryFile, points, &d.writtenRecovery); err != nil {
+		if err := writeIfChanged(d, recoveryFile, keyedLines(recovery, format), &d.writtenRecovery); err != nil {
 			return err
 		}
+		d.recordedRecovery = recovery
 	}
-	if err := writeIfChanged(d, watermarkFile, marks, &d.writtenWatermarks); err != nil {
+	if err := writeIfChanged(d, watermarkFile, keyedLines(watermarks, format), &d.writtenWatermarks); err != nil {
 		return err
 	}
+	d.recordedWatermarks = watermarks
 	return d.writePosition(s.HighestPosition())
 }
 
-// marksOf renders the marks of a disk's replicas. Those of a replica that did not
+// marksOf gathers the marks of a disk's replicas. Those of a replica that did not
 // open stay what they were.
-func (s *Store) marksOf(d *Disk) (marks, points []string) {
+func (s *Store) marksOf(d *Disk) (watermarks, recovery map[Key]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	watermarks, recovery := map[Key]int64{}, map[Key]int64{}
+	watermarks, recovery = map[Key]int64{}, map[Key]int64{}
 	for k, v := range d.watermarks {
 		if d.verdicts[k] != Intact {
 			watermarks[k], recovery[k] = v, d.recovery[k]
@@ -58,10 +61,12 @@ func (s *Store) marksOf(d *Disk) (marks, points []string) {
 		// The mark must not pass what is durable: a recovery that ends below it
 		// is a loss.
 		durable := r.Log.DurableEnd()
+		if ceiling := r.ceiling.Load(); ceiling > 0 {
+			durable = min(durable, ceiling-1)
+		}
 		watermarks[k], recovery[k] = min(r.hw.Load(), durable), durable
 	}
-	format := func(v int64) string { return strconv.FormatInt(v, 10) }
-	return keyedLines(watermarks, format), keyedLines(recovery, format)
+	return watermarks, recovery
 }
 
 func writeIfChanged(d *Disk, kind string, lines []string, written *[]string) error {

@@ -38,7 +38,9 @@ type Disk struct {
 
 	// What the marks were when last written, so that an idle disk is left alone.
 	writtenRecovery, writtenWatermarks []string
-	writtenPosition                    Position
+	// The same by replica; nil: as read at the start. Guarded by checkpointMu.
+	recordedRecovery, recordedWatermarks map[Key]int64
+	writtenPosition                      Position
 
 	room room
 }

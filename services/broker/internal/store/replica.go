@@ -55,6 +55,8 @@ type Replica struct {
 	Fresh bool
 
 	hw atomic.Int64
+	// ceiling is one above the offset that the marks on record must not pass; 0: none.
+	ceiling atomic.Int64
 }
 
 // SetHighWatermark notes the mark for the next checkpoint. It is safe for use by

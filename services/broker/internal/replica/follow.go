@@ -1,0 +1,126 @@
+package replica
+
+import (
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/rpc"
+)
+
+// Leaders opens sessions with the leaders of replicas that follow.
+type Leaders interface {
+	// Open begins a session, of which nothing is told before its first Hello. It is
+	// called with the replica's lock held: it does not block and does not call the
+	// replica. What the leader says comes as EpochEnd, Batches, Watermark and
+	// LeaderGone of the replica, in the order in which it said it.
+	Open(r *Replica, leader partition.Replica, sess int64, leaderEpoch int32) Upstream
+}
+
+// Upstream is the follower's end of a session with its leader. Its methods are called
+// with the replica's lock held: they do not block and do not call the replica.
+type Upstream interface {
+	// Hello tells where the log ends, at first and after each truncation.
+	Hello(lastEpoch int32, end int64)
+	// Position tells how far the log has come; only the newest counts.
+	Position(FollowerPosition)
+	// Close ends the session.
+	Close()
+}
+
+// noLeaders is for a manager that follows nobody.
+type noLeaders struct{}
+
+func (noLeaders) Open(*Replica, partition.Replica, int64, int32) Upstream { return noUpstream{} }
+
+type noUpstream struct{}
+
+func (noUpstream) Hello(int32, int64)        {}
+func (noUpstream) Position(FollowerPosition) {}
+func (noUpstream) Close()                    {}
+
+// Run is a run of whole batches from the leader.
+type Run struct {
+	LeaderEpoch int32
+	Base, End   int64 // it abuts the run before it
+	HW, Start   int64 // the leader's
+	Trace       *typev1.TraceContext
+	Payload     *rpc.Payload
+}
+
+// openLeader opens a session, or says hello again in it. The caller holds mu.
+func (r *Replica) openLeader(e *partition.OpenLeader) {
+	if r.upstream == nil || r.upSess != e.Sess {
+		r.closeUpstream()
+		r.upstream, r.upSess = r.m.cfg.Leaders.Open(r, e.Leader, e.Sess, e.Epoch), e.Sess
+	}
+	r.upstream.Hello(e.LastEpoch, e.End)
+}
+
+// closeUpstream ends the session with the leader. The caller holds mu.
+func (r *Replica) closeUpstream() {
+	if r.upstream != nil {
+		r.upstream.Close()
+		r.upstream, r.upSess = nil, 0
+	}
+}
+
+// EpochEnd takes the leader's answer to a hello.
+func (r *Replica) EpochEnd(sess int64, e EpochEnd) {
+	now := r.m.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.step(&partition.EpochEnd{
+		Sess: sess, LeaderEpoch: e.LeaderEpoch, LastEpoch: e.LastEpoch, End: e.End, Agreed: e.Agreed,
+		LogStart: e.LogStart, HW: e.HW, TombstonesBelow: e.TombstonesBelow, Now: now,
+	})
+}
+
+// Batches takes a run of batches from the leader, and its payload.
+func (r *Replica) Batches(sess int64, run *Run) {
+	now := r.m.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone || sess != r.upSess {
+		run.Payload.Free()
+		return
+	}
+	r.lastRef++
+	if r.runs == nil {
+		r.runs = map[int64]*Run{}
+	}
+	r.runs[r.lastRef] = run
+	r.leaderHW = run.HW
+	r.step(&partition.Batch{
+		Sess: sess, Ref: r.lastRef, LeaderEpoch: run.LeaderEpoch, Base: run.Base, End: run.End, HW: run.HW, Start: run.Start, Now: now,
+	})
+}
+
+// dropRun frees a run unread. The caller holds mu.
+func (r *Replica) dropRun(ref int64) {
+	if run := r.runs[ref]; run != nil {
+		delete(r.runs, ref)
+		run.Payload.Free()
+	}
+}
+
+// Watermark takes the leader's marks.
+func (r *Replica) Watermark(sess int64, leaderEpoch int32, hw, start int64) {
+	now := r.m.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if sess != r.upSess {
+		return
+	}
+	r.leaderHW = hw
+	r.step(&partition.Watermark{Sess: sess, LeaderEpoch: leaderEpoch, HW: hw, Start: start, Now: now})
+}
+
+// LeaderGone says that the session with the leader ended, or could not be opened.
+func (r *Replica) LeaderGone(sess int64) {
+	now := r.m.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if sess == r.upSess {
+		r.upstream, r.upSess = nil, 0
+	}
+	r.step(partition.LeaderGone{Sess: sess, Now: now})
+}

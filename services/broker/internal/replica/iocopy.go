@@ -1,0 +1,290 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/leat-io/leat/libs/commitlog"
+	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/services/broker/internal/store"
+)
+
+// appendCopy appends what a leader sent. The caller holds mu, which is released
+// during the I/O.
+func (r *Replica) appendCopy(e *partition.AppendCopy) {
+	run := r.runs[e.Ref]
+	delete(r.runs, e.Ref)
+	if run == nil {
+		r.step(partition.AppendRefused{Op: e.Op, Now: r.m.now()})
+		return
+	}
+	room := r.makeRoom(run.Payload.Len())
+	if !room || r.core.Down() != partition.ReasonNone {
+		run.Payload.Free()
+		r.step(partition.AppendRefused{Op: e.Op, Full: !room, Now: r.m.now()})
+		return
+	}
+	r.mu.Unlock()
+	span := r.startCopy(run)
+	done, err := r.copyBatches(e, run)
+	run.Payload.Free()
+	endCopy(span, err)
+	r.mu.Lock()
+	if done.End > e.Base && span != nil {
+		r.ring.add(spanRange{base: e.Base, end: done.End, span: span.SpanContext()})
+	}
+	switch {
+	case err == nil:
+		r.step(done)
+	case refusedBatch(err), isStale(err):
+		r.m.cfg.Metrics.copyFailures.Inc()
+		r.m.cfg.Logger.Warn("a replica took only part of what its leader sent; it asks again", "replica", r.Name(), "base", e.Base, "took_up_to", done.End, "error", err)
+		r.copied(e, done, false)
+	case noSpace(err):
+		r.m.cfg.Store.NoRoom(r.stored().Disk)
+		r.copied(e, done, true)
+	default:
+		r.failed(e.Op, err)
+	}
+}
+
+// copied reports a run of which the log refused some. The caller holds mu.
+func (r *Replica) copied(e *partition.AppendCopy, done *partition.Appended, full bool) {
+	if done.End > e.Base {
+		r.step(done)
+		return
+	}
+	r.step(partition.AppendRefused{Op: e.Op, Full: full, Now: r.m.now()})
+}
+
+// copyBatches validates and appends the batches of a run, one after another, and
+// tells how far it came.
+func (r *Replica) copyBatches(e *partition.AppendCopy, run *Run) (*partition.Appended, error) {
+	done := &partition.Appended{Op: e.Op, Base: e.Base, End: e.Base, LastEpoch: -1}
+	log := r.log()
+	latest := log.LatestEpoch()
+	rest := run.Payload.Vecs()
+	r.ioBegins(&r.appendSince)
+	defer r.appendSince.Store(0)
+	for record.VecLen(rest) > 0 {
+		var batch [][]byte
+		var err error
+		if batch, rest, err = nextBatch(rest); err != nil {
+			return r.appended(done), err
+		}
+		h, err := record.Validate(batch, record.ValidateOptions{})
+		if err != nil {
+			return r.appended(done), err
+		}
+		if h.PartitionLeaderEpoch > run.LeaderEpoch {
+			return r.appended(done), &record.CorruptError{Detail: fmt.Sprintf("the batch at offset %d is of leader epoch %d and comes from a leader of epoch %d", h.BaseOffset, h.PartitionLeaderEpoch, run.LeaderEpoch)}
+		}
+		info, err := log.AppendAt(batch)
+		if err != nil {
+			return r.appended(done), err
+		}
+		if h.PartitionLeaderEpoch > latest {
+			latest = h.PartitionLeaderEpoch
+			done.Epochs = append(done.Epochs, partition.EpochStart{Epoch: latest, Start: info.BaseOffset})
+		}
+		done.End, done.LastEpoch = info.LastOffset+1, h.PartitionLeaderEpoch
+	}
+	return r.appended(done), nil
+}
+
+func (r *Replica) appended(done *partition.Appended) *partition.Appended {
+	done.Now = r.m.now()
+	return done
+}
+
+// nextBatch cuts the first batch off a run, without copying it.
+func nextBatch(vecs [][]byte) (batch, rest [][]byte, err error) {
+	h, err := record.ParseHeaderVec(vecs)
+	if err != nil {
+		return nil, nil, err
+	}
+	n := h.Size()
+	if have := record.VecLen(vecs); n > have {
+		return nil, nil, &record.CorruptError{Position: have, Detail: fmt.Sprintf("the run ends within a batch of %d bytes", n)}
+	}
+	for i, v := range vecs {
+		if n < len(v) {
+			batch = append(append(make([][]byte, 0, i+1), vecs[:i]...), v[:n])
+			rest = append(append(make([][]byte, 0, len(vecs)-i), v[n:]), vecs[i+1:]...)
+			return batch, rest, nil
+		}
+		if n -= len(v); n == 0 {
+			return vecs[: i+1 : i+1], vecs[i+1:], nil
+		}
+	}
+	return vecs, nil, nil
+}
+
+// isStale reports whether the log refused a batch because of its place or epoch.
+func isStale(err error) bool {
+	var order *commitlog.OutOfOrderError
+	var epoch *commitlog.StaleEpochError
+	return errors.As(err, &order) || errors.As(err, &epoch)
+}
+
+// startCopy begins the span of a replica's append, if the run carries a trace.
+func (r *Replica) startCopy(run *Run) trace.Span {
+	if r.m.cfg.Tracer == nil || run.Trace.GetTraceparent() == "" {
+		return nil
+	}
+	ctx := rpc.ExtractTrace(context.Background(), run.Trace)
+	if !trace.SpanContextFromContext(ctx).IsSampled() {
+		return nil
+	}
+	_, span := r.m.cfg.Tracer.Start(ctx, "replica append "+r.Topic, trace.WithSpanKind(trace.SpanKindInternal), trace.WithAttributes(
+		attribute.String("messaging.system", "leat"),
+		attribute.String("messaging.destination.name", r.Topic),
+		attribute.Int("messaging.destination.partition.id", int(r.Key.Partition)),
+		attribute.Int("messaging.leat.broker", int(r.m.cfg.Self.Broker)),
+		attribute.Int64("messaging.leat.offset", run.Base),
+		attribute.Int64("messaging.leat.next_offset", run.End),
+		attribute.Int("messaging.message.body.size", run.Payload.Len()),
+	))
+	return span
+}
+
+func endCopy(span trace.Span, err error) {
+	if span == nil {
+		return
+	}
+	if err != nil {
+		span.RecordError(err)
+	}
+	span.End()
+}
+
+// truncate cuts the log, durably. The caller holds mu, which is released during the
+// I/O.
+func (r *Replica) truncate(e *partition.Truncate) {
+	if e.Unclean {
+		r.m.cfg.Metrics.uncleanTruncations.Inc()
+		r.m.cfg.Logger.Error("an unclean election chose a leader that lacks committed records; they are cut off here", "replica", r.Name(), "topic_id", r.Key.Topic,
+			"from", e.From, "to", e.To, "high_watermark", e.HW)
+	} else {
+		r.m.cfg.Logger.Info("cuts off what the leader does not have", "replica", r.Name(), "from", e.From, "to", e.To, "high_watermark", e.HW)
+	}
+	r.mu.Unlock()
+	log := r.log()
+	r.ioBegins(&r.appendSince)
+	err := r.m.cfg.Store.LowerMarks(r.Key, e.To)
+	end := int64(0)
+	if err == nil {
+		end, err = log.TruncateTo(e.To)
+	}
+	r.appendSince.Store(0)
+	r.m.cfg.Store.MarksLowered(r.Key)
+	r.mu.Lock()
+	if err != nil {
+		r.failed(e.Op, err)
+		return
+	}
+	r.ring = spanRing{}
+	r.step(&partition.Truncated{Op: e.Op, End: end, Epochs: epochsOf(log), Now: r.m.now()})
+	r.tellReaders(false)
+}
+
+// reset lets the log begin anew, durably: in a fresh folder where the copy is bad or
+// absent. The caller holds mu, which is released during the I/O.
+func (r *Replica) reset(e *partition.Reset) {
+	r.m.cfg.Logger.Warn("a replica begins anew, to be filled by its leader", "replica", r.Name(), "topic_id", r.Key.Topic, "at", e.To, "keeps_bad_copy", e.Keep)
+	config := logConfig(r.Key, r.Config())
+	r.mu.Unlock()
+	r.ioBegins(&r.appendSince)
+	err := r.resetLog(e, config)
+	r.appendSince.Store(0)
+	r.mu.Lock()
+	if err != nil {
+		r.resetFailed(e.Op, err)
+		return
+	}
+	r.ring = spanRing{}
+	log := r.log()
+	r.step(&partition.Truncated{Op: e.Op, End: log.EndOffset(), Epochs: epochsOf(log), Now: r.m.now()})
+	r.tellReaders(false)
+}
+
+func (r *Replica) resetLog(e *partition.Reset, config commitlog.Config) error {
+	if e.Keep || r.log() == nil {
+		stored, err := r.m.cfg.Store.Replace(r.Key, r.Topic, config)
+		if err != nil {
+			return err
+		}
+		if r.home.Swap(stored) == nil {
+			r.m.cfg.Logger.Info("created a replica", "dir", stored.Dir, "topic_id", r.Key.Topic)
+		}
+		if e.To == stored.Log.EndOffset() {
+			return nil
+		}
+		return stored.Log.ResetTo(e.To)
+	}
+	err := r.m.cfg.Store.LowerMarks(r.Key, e.To)
+	if err == nil {
+		err = r.log().ResetTo(e.To)
+	}
+	r.m.cfg.Store.MarksLowered(r.Key)
+	return err
+}
+
+// resetFailed deals with a replica that could not begin anew. The caller holds mu.
+func (r *Replica) resetFailed(op int64, err error) {
+	if stored := r.stored(); stored != nil {
+		r.failed(op, err)
+		return
+	}
+	r.m.cfg.Logger.Error("a missing replica could not be made anew; it is tried again after a restart", "replica", r.Name(), "error", err)
+	kind := partition.FailedBug
+	if store.IsDiskFault(err) {
+		kind = partition.FailedIO
+	}
+	r.step(partition.IOFailed{Op: op, Kind: kind})
+}
+
+// epochsOf is a log's epoch cache as the core wants it.
+func epochsOf(log *commitlog.Log) []partition.EpochStart {
+	var all []partition.EpochStart
+	for _, e := range log.Epochs() {
+		all = append(all, partition.EpochStart{Epoch: e.Epoch, Start: e.StartOffset})
+	}
+	return all
+}
+
+// moveStart lets the log begin later, beside whatever else runs. The caller holds mu.
+func (r *Replica) moveStart(op, to int64) {
+	r.begin(func() {
+		log := r.log()
+		r.ioBegins(&r.startSince)
+		err := log.AdvanceLogStart(to)
+		r.startSince.Store(0)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if err != nil {
+			r.failed(op, err)
+			return
+		}
+		r.step(partition.StartMoved{Op: op, Start: log.StartOffset(), Now: r.m.now()})
+		r.tellReaders(false)
+	})
+}
+
+// inBackground clears the verdict on the replica, or removes the bad copy whose replacement
+// is in sync, in the background. The caller holds mu.
+func (r *Replica) inBackground(what string, do func(store.Key) error) {
+	r.begin(func() {
+		if err := do(r.Key); err != nil {
+			r.m.cfg.Logger.Error("could not "+what+"; the next start tries again", "replica", r.Name(), "error", err)
+			return
+		}
+		r.m.cfg.Logger.Info("the verdict on a replica is settled", "replica", r.Name(), "did", what)
+	})
+}

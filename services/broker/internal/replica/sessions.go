@@ -1,0 +1,240 @@
+package replica
+
+import (
+	"context"
+	"errors"
+
+	"go.opentelemetry.io/otel/trace"
+
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/commitlog"
+	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/rpc"
+)
+
+// Follower is the leader's end of a session with a follower. Its methods are called
+// with the replica's lock held: they do not block and do not call the replica.
+type Follower interface {
+	// EpochEnd answers the last Hello.
+	EpochEnd(EpochEnd)
+	// Send has everything from an offset on sent as the log grows. It comes once.
+	Send(from int64)
+	// Grown says that the log has grown.
+	Grown()
+	// Watermark says where the high watermark and the log start are; only the newest
+	// counts.
+	Watermark(hw, start int64)
+	// Close ends the session. Nothing is called afterwards.
+	Close(*rpc.Error)
+}
+
+// EpochEnd is a leader's answer to a hello.
+type EpochEnd struct {
+	LeaderEpoch     int32
+	LastEpoch       int32 // greatest epoch of the leader's log that is not above the follower's, -1: none
+	End             int64 // the leader's end for it
+	Agreed          bool
+	LogStart, HW    int64 // the leader's
+	TombstonesBelow int64 // the leader has removed tombstones below it
+}
+
+// FollowerPosition is where a follower stands.
+type FollowerPosition struct {
+	LeaderEpoch int32
+	PartEpoch   int64
+	LastEpoch   int32
+	End         int64
+	Durable     int64
+	Start       int64
+}
+
+// leaderSession is a session of a follower with this replica.
+type leaderSession struct {
+	f       Follower
+	sending bool
+	parked  *partition.Hello // names a newer leader epoch than is known here yet
+}
+
+// NextSession gives a session number, above all earlier ones.
+func (m *Manager) NextSession() int64 { return m.lastSession.Add(1) }
+
+// Hello opens the session of a follower, or repeats itself in it. A hello of a leader
+// epoch that this replica has not heard of waits for the record that brings it: the
+// follower was merely told first.
+func (r *Replica) Hello(f Follower, sess int64, from partition.Replica, leaderEpoch, lastEpoch int32, end int64) {
+	hello := &partition.Hello{Sess: sess, From: from, LeaderEpoch: leaderEpoch, LastEpoch: lastEpoch, End: end, Now: r.m.now()}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone {
+		f.Close(r.readError(commitlog.ErrClosed))
+		return
+	}
+	s := r.sessions[sess]
+	if s == nil {
+		s = &leaderSession{f: f}
+		if r.sessions == nil {
+			r.sessions = map[int64]*leaderSession{}
+		}
+		r.sessions[sess] = s
+	}
+	if _, epoch := r.core.Leader(); leaderEpoch > epoch {
+		s.parked = hello
+		return
+	}
+	s.parked = nil
+	r.step(hello)
+}
+
+// unpark tells the hellos that waited for a record. The caller holds mu.
+func (r *Replica) unpark() {
+	_, epoch := r.core.Leader()
+	for _, s := range r.sessions {
+		if h := s.parked; h != nil && h.LeaderEpoch <= epoch {
+			s.parked = nil
+			h.Now = r.m.now()
+			r.step(h)
+		}
+	}
+}
+
+// FollowerPosition takes note of where a follower stands.
+func (r *Replica) FollowerPosition(sess int64, p FollowerPosition) {
+	now := r.m.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sessions[sess] == nil {
+		return
+	}
+	r.step(&partition.Position{
+		Sess: sess, LeaderEpoch: p.LeaderEpoch, PartEpoch: p.PartEpoch, LastEpoch: p.LastEpoch, End: p.End, Durable: p.Durable, Start: p.Start, Now: now,
+	})
+}
+
+// FollowerGone ends a session of which the follower, or its stream, is gone. Nothing
+// is called on it afterwards; an unknown one is ignored.
+func (r *Replica) FollowerGone(sess int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sessions[sess]
+	if s == nil {
+		return
+	}
+	delete(r.sessions, sess)
+	if s.parked == nil {
+		r.step(partition.Gone{Sess: sess, Now: r.m.now()})
+	}
+}
+
+// closeSession ends a session from this side. The caller holds mu.
+func (r *Replica) closeSession(sess int64, err *rpc.Error) {
+	if s := r.sessions[sess]; s != nil {
+		delete(r.sessions, sess)
+		s.f.Close(err)
+	}
+}
+
+// closeSessions ends all of them, also that with the leader. The caller holds mu.
+func (r *Replica) closeSessions(err *rpc.Error) {
+	for sess := range r.sessions {
+		r.closeSession(sess, err)
+	}
+	r.closeUpstream()
+}
+
+// grown tells followers that there is more to send. The caller holds mu.
+func (r *Replica) grown() {
+	for _, s := range r.sessions {
+		if s.sending {
+			s.f.Grown()
+		}
+	}
+}
+
+// sessionError says why a session ends. The caller holds mu.
+func (r *Replica) sessionError(reason partition.Reason) *rpc.Error {
+	name := r.Name()
+	leader, epoch := r.core.Leader()
+	var e *rpc.Error
+	switch reason {
+	case partition.ReasonUnknownReplica:
+		e = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_PARTITION, "the follower is on record as no replica of %s, or as its leader: refresh the metadata", name).
+			WithAction(typev1.Action_ACTION_RETRY)
+	case partition.ReasonSuperseded:
+		e = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STREAM_SUPERSEDED, "the follower has opened a newer session for %s", name)
+	case partition.ReasonPositionInvalid:
+		e = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "the follower of %s told a position that cannot be in epoch %d: open a new session", name, epoch)
+	case partition.ReasonNotLeader:
+		e = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_NOT_LEADER, "broker %d does not lead %s: follow broker %d, which leads in epoch %d", r.m.cfg.Self.Broker, name, leader.Broker, epoch).
+			WithLeader(leader.Broker, r.m.brokerAddress(leader.Broker), int64(epoch))
+	default:
+		e = r.describe(reason)
+	}
+	return e.With("topic", r.Topic, "partition", itoa(int64(r.Key.Partition)))
+}
+
+// LogRun is a run of batches as they lie in the leader's log.
+type LogRun struct {
+	Payload *rpc.Payload // whole batches, nil at the end; the caller's
+	Next    int64        // where to read on
+	End     int64        // of the log
+	Epoch   int32        // leader epoch
+	HW      int64
+	Start   int64 // of the log
+	Trace   *typev1.TraceContext
+}
+
+// ReadLog reads for a follower: whole batches up to the end of the log, committed or
+// not; at most maxBytes, but the first one in any case. The caller sends them only
+// if its session stands when ReadLog has returned.
+func (r *Replica) ReadLog(from int64, maxBytes int) (LogRun, *rpc.Error) {
+	log := r.log()
+	if log == nil {
+		return LogRun{}, r.readError(commitlog.ErrClosed)
+	}
+	end := log.EndOffset()
+	run := LogRun{Next: from, End: end}
+	if from < end {
+		var buf *rpc.Buffer
+		res, err := log.Read(from, end, maxBytes, func(n int) []byte {
+			buf = rpc.GetBuffer(n)
+			return buf.Bytes()
+		})
+		if err != nil {
+			buf.Free()
+			return LogRun{}, r.copyFailed(err)
+		}
+		run.Next = res.NextOffset
+		if len(res.Data) == 0 {
+			buf.Free()
+		} else {
+			run.Payload = buf.Payload(len(res.Data))
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, run.Epoch = r.core.Leader()
+	run.HW, run.Start = r.core.HighWatermark(), r.core.Start()
+	if r.m.cfg.Tracer != nil && run.Payload != nil {
+		run.Trace = r.traceOf(from, run.Next)
+	}
+	return run, nil
+}
+
+// copyFailed makes an error of a read for a follower. Offsets that retention took
+// away meanwhile are no fault: the follower begins anew.
+func (r *Replica) copyFailed(err error) *rpc.Error {
+	var outOfRange *commitlog.OffsetOutOfRangeError
+	if errors.As(err, &outOfRange) {
+		return r.readError(err)
+	}
+	return r.readFailed(err)
+}
+
+// traceOf is the context of the newest append within a range. The caller holds mu.
+func (r *Replica) traceOf(from, to int64) *typev1.TraceContext {
+	span, ok := r.ring.newest(from, to)
+	if !ok {
+		return nil
+	}
+	return rpc.InjectTrace(trace.ContextWithSpanContext(context.Background(), span))
+}
