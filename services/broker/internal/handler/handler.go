@@ -74,6 +74,7 @@ type Handlers struct {
 	replicas atomic.Pointer[replica.Manager]
 	readers  sync.WaitGroup // of streams; each ends once its stream has
 	onTheWay atomic.Int64   // bytes of fetch responses that may not have left yet
+	digests  chan struct{}  // has a value for each log that is being read for a digest
 }
 
 // Wait returns when nothing of a stream is left; call it once the server has shut
@@ -81,7 +82,9 @@ type Handlers struct {
 func (h *Handlers) Wait() { h.readers.Wait() }
 
 // New makes handlers that answer STARTING.
-func New(cfg Config) *Handlers { return &Handlers{cfg: cfg} }
+func New(cfg Config) *Handlers {
+	return &Handlers{cfg: cfg, digests: make(chan struct{}, digestsAtOnce)}
+}
 
 // Open lets requests reach the replicas.
 func (h *Handlers) Open(m *replica.Manager) { h.replicas.Store(m) }
