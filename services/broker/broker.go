@@ -23,6 +23,7 @@ import (
 	"github.com/leat-io/leat/services/broker/internal/handler"
 	"github.com/leat-io/leat/services/broker/internal/producerid"
 	"github.com/leat-io/leat/services/broker/internal/replica"
+	"github.com/leat-io/leat/services/broker/internal/replication"
 	"github.com/leat-io/leat/services/broker/internal/store"
 )
 
@@ -37,6 +38,8 @@ type Broker struct {
 
 	server      *rpc.Server
 	handlers    *handler.Handlers
+	leading     *replication.Server
+	following   *replication.Fetchers
 	metrics     *replica.Metrics
 	group       *lifecycle.Group
 	pool        *rpc.ConnPool
@@ -94,7 +97,10 @@ func New(cfg Config, deps service.Deps) (_ *Broker, err error) {
 	b.controllers = metadata.NewControllers(metadata.ControllersOptions{Watcher: b.watcher, Discover: discover, Pool: b.pool, Logger: b.logger})
 	b.producerIDs = producerid.New(producerid.Config{Allocate: b.allocateProducerIDs, Logger: b.logger})
 	brokerv1.RegisterLogServiceServer(b.server, b.handlers)
-	brokerv1.RegisterReplicationServiceServer(b.server, b.handlers)
+	image := func() *metadata.Image { return b.watcher.Image() }
+	b.leading = replication.NewServer(replication.ServerConfig{Broker: b.self, Logger: b.logger, Draining: b.server.Draining(), Image: image, Metrics: b.metrics})
+	b.following = replication.NewFetchers(replication.FetchersConfig{Broker: b.self, Pool: b.pool, Logger: b.logger, Image: image, Metrics: b.metrics, Window: b.cfg.ReplicaFetchWindow})
+	brokerv1.RegisterReplicationServiceServer(b.server, b.leading)
 	brokerv1.RegisterHealthStreamServiceServer(b.server, b.handlers)
 	brokerv1.RegisterMetadataServiceServer(b.server, metadata.NewServer(b.watcher))
 	b.group = lifecycle.New(b.logger)

@@ -163,19 +163,25 @@ func (b *Broker) runReplicas(ctx context.Context, ready func()) error {
 			CleanerBackoff: time.Duration(b.cfg.CleanerBackoffMs) * time.Millisecond, CleanerBuffer: b.cfg.CleanerBufferBytes,
 			CleanerRate: b.cfg.CleanerRateBytes, MaxDecodedBytes: b.cfg.MaxDecodedBytes,
 		},
+		Settings: partition.Settings{LagTimeMax: time.Duration(b.cfg.ReplicaLagTimeMaxMs) * time.Millisecond, LeaseTTL: b.cfg.LeaseTTL},
+		Leaders:  b.following, ProposeISR: b.controllers.ProposeIsr,
 	})
 	b.replicas.Store(m)
 	clock := make(chan error, 1)
 	clockCtx, stopClock := context.WithCancel(context.WithoutCancel(ctx))
 	go func() { clock <- m.Run(clockCtx) }()
+	following := make(chan error, 1)
+	go func() { following <- b.following.Run(clockCtx) }()
 	b.applyImages(ctx, m, ready)
 	// The clock goes on while what is in flight ends: deadlines hold to the last.
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.ShutdownTimeout/2)
 	defer cancel()
+	b.following.Close() // a follower of others would never come to rest
 	err := m.Stop(stop)
 	b.handlers.Wait()
+	b.leading.Wait()
 	stopClock()
-	return errors.Join(err, <-clock)
+	return errors.Join(err, <-clock, <-following)
 }
 
 // applyImages applies images until ctx ends.
@@ -186,6 +192,7 @@ func (b *Broker) applyImages(ctx context.Context, m *replica.Manager, ready func
 		image, changed := b.watcher.Watch()
 		again := m.Apply(image)
 		b.handlers.Open(m)
+		b.leading.Open(m)
 		if !m.Pending() {
 			ready() // every folder is there, and can be vouched for
 		}

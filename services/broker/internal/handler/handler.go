@@ -62,13 +62,15 @@ type Config struct {
 	NextProducerID func(ctx context.Context) (int64, *rpc.Error)
 	// Position tells how new the metadata is.
 	Position func() metadata.Position
+	// Unreachable are the leaders that this broker follows and has not heard of for a
+	// second; nil: none.
+	Unreachable func() []int32
 }
 
 // Handlers are the broker's services.
 type Handlers struct {
 	brokerv1.UnimplementedLogServiceServer
 	brokerv1.UnimplementedHealthStreamServiceServer
-	brokerv1.UnimplementedReplicationServiceServer
 
 	cfg      Config
 	replicas atomic.Pointer[replica.Manager]
@@ -114,12 +116,6 @@ func checkInitial(handshake *typev1.Handshake, clientID string) *rpc.Error {
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "client_id has %d bytes: use at most %d", len(clientID), maxClientID)
 	}
 	return nil
-}
-
-// Replicate answers that there is no replication yet.
-func (h *Handlers) Replicate(brokerv1.ReplicationService_ReplicateServer) error {
-	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNSUPPORTED_FEATURE,
-		"this release does not replicate partitions: use replication factor 1, or a later release on every broker")
 }
 
 // DescribeReplicas tells the marks of replicas.

@@ -135,7 +135,6 @@ func start(t testing.TB, ctl *brokertest.Controller, o harnessOptions) *harness 
 		ValidateRecords: true, MaxDecodedBytes: 16 << 20, Draining: server.Draining(), Position: func() metadata.Position { return h.watcher.Image().Position() },
 	})
 	brokerv1.RegisterLogServiceServer(server, handlers)
-	brokerv1.RegisterReplicationServiceServer(server, handlers)
 	brokerv1.RegisterHealthStreamServiceServer(server, handlers)
 	h.producerIDs = producerid.New(producerid.Config{Logger: discard(), Allocate: func(ctx context.Context) (producerid.Block, error) {
 		resp, err := controllers.AllocateProducerIds(ctx, &controllerv1.AllocateProducerIdsRequest{Process: self})

@@ -55,6 +55,9 @@ func (h *Handlers) answerProbes(stream brokerv1.HealthStreamService_WatchHealthS
 		if m := h.replicas.Load(); m != nil {
 			answer.DisksOk = m.DisksOK()
 		}
+		if h.cfg.Unreachable != nil {
+			answer.UnreachableLeaders = h.cfg.Unreachable()
+		}
 		if err := stream.Send(&brokerv1.WatchHealthResponse{Message: &brokerv1.WatchHealthResponse_Answer{Answer: answer}}); err != nil {
 			return err
 		}
