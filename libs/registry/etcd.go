@@ -45,7 +45,8 @@ func NewEtcd(endpoints []string, dialSource string, logger *slog.Logger) (*clien
 		DialTimeout:          requestTimeout,
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
-		PermitWithoutStream:  true,
+		// etcd ends connections that are pinged without a request or watch on them.
+		PermitWithoutStream: false,
 		// Changes of state are logged here, by those who wait; the client's own
 		// logs are one line per attempt.
 		Logger: zap.NewNop(),

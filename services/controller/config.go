@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"time"
 
 	"github.com/leat-io/leat/libs/config"
 	"github.com/leat-io/leat/libs/core/cluster"
@@ -18,6 +19,9 @@ type Config struct {
 	NumPartitions             int32 `config:"num.partitions" default:"1" help:"Partitions of a topic that is created without a number."`
 	DefaultReplicationFactor  int32 `config:"default.replication.factor" default:"0" help:"Replicas of a topic that is created without a number; 0: 3, or as many as there are live brokers where there are fewer."`
 	OffsetsTopicNumPartitions int32 `config:"offsets.topic.num.partitions" default:"50" help:"Partitions of __consumer_offsets; fixed once it exists."`
+
+	AutoLeaderRebalanceEnable           bool  `config:"auto.leader.rebalance.enable" default:"true" help:"Give leadership back to preferred leaders, at most 100 a second, once they are in sync."`
+	LeaderImbalanceCheckIntervalSeconds int32 `config:"leader.imbalance.check.interval.seconds" default:"10" help:"Time between looks for preferred leaders that do not lead."`
 	TopicDefaults
 }
 
@@ -77,10 +81,30 @@ func (c *Config) Validate() error {
 	if c.DefaultReplicationFactor < 0 {
 		errs = append(errs, fmt.Errorf("default.replication.factor: %d is not possible; give 1 or more, or 0 for 3 or as many as there are live brokers", c.DefaultReplicationFactor))
 	}
+	if c.LeaderImbalanceCheckIntervalSeconds < 1 {
+		errs = append(errs, fmt.Errorf("leader.imbalance.check.interval.seconds: %d; give at least 1, or set auto.leader.rebalance.enable=false",
+			c.LeaderImbalanceCheckIntervalSeconds))
+	}
 	if err := topicconfig.Validate(nil, c.TopicDefaults.Map()); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// uncleanMargin is what an unclean election waits beyond the lease's time: a leader
+// that cannot renew its lease has stopped committing on its own by then.
+const uncleanMargin = 2 * time.Second
+
+// folderWait is how long the first leader of a topic waits for replicas that have
+// not been made.
+const folderWait = 3 * time.Second
+
+// rebalanceInterval is 0 if preferred leaders are left alone.
+func (c *Config) rebalanceInterval() time.Duration {
+	if !c.AutoLeaderRebalanceEnable {
+		return 0
+	}
+	return time.Duration(c.LeaderImbalanceCheckIntervalSeconds) * time.Second
 }
 
 func (c *Config) limits() cluster.Limits {

@@ -32,7 +32,8 @@ func TestConfigIsChecked(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"num.partitions":               func(c *Config) { c.NumPartitions = 0 },
 		"offsets.topic.num.partitions": func(c *Config) { c.OffsetsTopicNumPartitions = 10_001 },
-		"default.replication.factor":   func(c *Config) { c.DefaultReplicationFactor = 3 },
+		"default.replication.factor":   func(c *Config) { c.DefaultReplicationFactor = -1 },
+		"leader.imbalance.check":       func(c *Config) { c.LeaderImbalanceCheckIntervalSeconds = 0 },
 		"retention.ms":                 func(c *Config) { c.RetentionMs = "long" },
 		"flush.ms":                     func(c *Config) { c.FlushMs = "5" },
 		"listen":                       func(c *Config) { c.Listen = "0.0.0.0:5329" },

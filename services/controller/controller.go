@@ -32,6 +32,7 @@ type Controller struct {
 	lis     net.Listener
 	etcd    *clientv3.Client
 	server  *rpc.Server
+	pool    *rpc.ConnPool // to other controllers
 	group   *lifecycle.Group
 
 	store     *store.Store
@@ -85,12 +86,14 @@ func (c *Controller) build(deps service.Deps) error {
 	prober := registry.NewProber(dial)
 	address := c.cfg.Advertise(c.lis)
 
+	c.pool = rpc.NewConnPool(dial)
 	c.store = store.New(c.etcd, keys, c.logger)
 	c.monitor = liveness.New(liveness.Config{Store: c.store, Self: self, Dial: dial, Prober: prober, Logger: c.logger})
 	c.loop = reconcile.New(reconcile.Config{
 		Store: c.store, Self: self, Logger: c.logger,
 		Prepare: reconcile.Command{Name: "prepare", Plan: c.prepare},
-		Observe: c.monitor.Observe, Wake: c.monitor.Wake(), Leading: c.monitor.SetLeading,
+		Observe: c.monitor.Observe, Wake: c.monitor.Wake(), Leading: c.monitor.SetLeading, Probes: c.monitor.Probes,
+		FolderWait: folderWait, UncleanWait: c.cfg.LeaseTTL + uncleanMargin, RebalanceInterval: c.cfg.rebalanceInterval(),
 	})
 	c.registrar = registry.NewRegistrar(registry.RegistrarConfig{
 		Client: c.etcd, Keys: keys, Kind: controllerv1.ServiceKind_SERVICE_KIND_CONTROLLER, Process: c.process,
@@ -110,7 +113,7 @@ func (c *Controller) build(deps service.Deps) error {
 		}
 	}
 	handler.New(handler.Config{
-		Store: c.store, Loop: c.loop, Prober: prober, Limits: c.cfg.limits(), Self: self,
+		Store: c.store, Loop: c.loop, Prober: prober, Liveness: c.monitor, Conns: c.pool, Limits: c.cfg.limits(), Self: self,
 		Draining: server.Draining(), Logger: c.logger,
 	}).Register(server)
 
@@ -175,6 +178,9 @@ func (c *Controller) identity() *meshv1.GetIdentityResponse {
 // newer release wrote what is in etcd.
 func (c *Controller) Run(ctx context.Context) error {
 	err := c.group.Run(ctx)
+	if closeErr := c.pool.Close(); closeErr != nil {
+		c.logger.Debug("closing the connections to other controllers", "error", closeErr)
+	}
 	if closeErr := c.etcd.Close(); closeErr != nil && ctx.Err() == nil {
 		c.logger.Debug("closing the etcd client", "error", closeErr)
 	}

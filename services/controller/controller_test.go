@@ -42,7 +42,7 @@ func TestTopicLifeCycle(t *testing.T) {
 			return false
 		}
 		for _, p := range topic.Partitions() {
-			if p.GetReplicas()[0] == 1 && p.GetPartitionEpoch() == 1 && p.GetMinIsr() == 1 {
+			if p.GetReplicas()[0] == 1 && p.GetPartitionEpoch() > 0 && p.GetMinIsr() == 1 {
 				return true
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -202,9 +203,16 @@ type fake struct {
 	// silent makes it neither renew its lease nor answer controllers, as a stopped
 	// process does.
 	silent atomic.Bool
+	// deaf makes it answer no controller's questions, while it keeps its lease.
+	deaf atomic.Bool
+	// badDisks makes its answers say that a disk hangs.
+	badDisks atomic.Bool
+	// lazy makes it make no folders.
+	lazy atomic.Bool
 
-	mu      sync.Mutex
-	vouches []*controllerv1.ReplicaVouch
+	mu          sync.Mutex
+	vouches     []*controllerv1.ReplicaVouch
+	unreachable []int32
 }
 
 // fake starts a process and registers it.
@@ -244,6 +252,7 @@ func (m *mesh) fake(kind controllerv1.ServiceKind, id int32, incarnation uint64,
 	if kind == controllerv1.ServiceKind_SERVICE_KIND_BROKER {
 		controllers := m.controllers(f.watch)
 		f.parts.Go(func() { f.vouch(ctx, controllers) })
+		f.parts.Go(func() { f.makeFolders(ctx, controllers) })
 	}
 	m.t.Cleanup(f.stop)
 	return f
@@ -277,6 +286,52 @@ func (f *fake) vouch(ctx context.Context, controllers *metadata.Controllers) {
 	}
 }
 
+// makeFolders tells of the replicas that it has made, as brokers do: until a record
+// shows a leader, and to each new elected controller.
+func (f *fake) makeFolders(ctx context.Context, controllers *metadata.Controllers) {
+	told, to := map[string]bool{}, int64(0)
+	for ctx.Err() == nil {
+		image, changed := f.watch.Watch()
+		if election := image.ControllerLeader().GetElectionRevision(); election != to {
+			told, to = map[string]bool{}, election
+		}
+		req := &controllerv1.ReportReplicasRequest{Broker: f.process}
+		for _, t := range image.Topics() {
+			for _, p := range t.Partitions() {
+				key := fmt.Sprint(t.ID, p.GetPartition())
+				if p.GetLeader() != nil || !slices.Contains(p.GetReplicas(), f.process.GetId()) || told[key] || f.lazy.Load() {
+					continue
+				}
+				told[key] = true
+				req.Vouches = append(req.Vouches, &controllerv1.ReplicaVouch{
+					TopicId: t.ID.Bytes(), Partition: p.GetPartition(), LastEpoch: -1, Verdict: controllerv1.ReplicaVerdict_REPLICA_VERDICT_INTACT,
+				})
+			}
+		}
+		b := image.Broker(f.process.GetId())
+		if b.GetFenced() || b.GetBroker().GetIncarnation() != f.process.GetIncarnation() {
+			told = map[string]bool{}
+		} else if len(req.GetVouches()) > 0 {
+			call, cancel := context.WithTimeout(ctx, patience)
+			if _, err := controllers.ReportReplicas(call, req); err != nil {
+				told = map[string]bool{}
+			}
+			cancel()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// reportUnreachable sets the leaders that it tells controllers it cannot reach.
+func (f *fake) reportUnreachable(leaders ...int32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unreachable = leaders
+}
+
 // stop stops in order and gives the registration back. Twice is harmless.
 func (f *fake) stop() {
 	f.cancel()
@@ -308,14 +363,17 @@ func (s *healthServer) WatchHealth(stream grpc.BidiStreamingServer[brokerv1.Watc
 		if err != nil {
 			return err
 		}
-		if s.f.silent.Load() {
+		if s.f.silent.Load() || s.f.deaf.Load() {
 			continue
 		}
 		resp := &brokerv1.WatchHealthResponse{Message: &brokerv1.WatchHealthResponse_Initial{Initial: &brokerv1.HealthInitialResponse{Handshake: rpc.LocalHandshake(), Broker: s.f.process}}}
+		s.f.mu.Lock()
+		unreachable := s.f.unreachable
+		s.f.mu.Unlock()
 		if p := req.GetProbe(); p != nil {
 			resp.Message = &brokerv1.WatchHealthResponse_Answer{Answer: &brokerv1.HealthAnswer{
 				ProbeId: p.GetProbeId(), Broker: s.f.process,
-				DisksOk: true, Position: s.f.watch.Image().Position().ClientProto(),
+				DisksOk: !s.f.badDisks.Load(), UnreachableLeaders: unreachable, Position: s.f.watch.Image().Position().ClientProto(),
 			}}
 		}
 		if err := stream.Send(resp); err != nil {
@@ -337,10 +395,17 @@ func (m *mesh) awaitUnfenced(w *metadata.Watcher, f *fake) {
 	})
 }
 
-// create makes one topic and waits until a watcher shows it.
+// create makes one topic of one replica and waits until a watcher shows it led.
 func (m *mesh) create(w *metadata.Watcher, c *metadata.Controllers, name string, partitions int32) *metadata.Topic {
 	m.t.Helper()
-	resp, err := c.CreateTopics(m.ctx(), &controllerv1.CreateTopicsRequest{Topics: []*controllerv1.NewTopic{{Name: name, Partitions: &partitions}}})
+	return m.createReplicated(w, c, name, partitions, 1)
+}
+
+func (m *mesh) createReplicated(w *metadata.Watcher, c *metadata.Controllers, name string, partitions, replicas int32) *metadata.Topic {
+	m.t.Helper()
+	resp, err := c.CreateTopics(m.ctx(), &controllerv1.CreateTopicsRequest{Topics: []*controllerv1.NewTopic{
+		{Name: name, Partitions: &partitions, ReplicationFactor: &replicas},
+	}})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -350,9 +415,13 @@ func (m *mesh) create(w *metadata.Watcher, c *metadata.Controllers, name string,
 	if err := w.WaitFor(m.ctx(), metadata.PositionOf(resp.GetPosition())); err != nil {
 		m.t.Fatal(err)
 	}
-	topic := w.Image().TopicByName(name)
-	if topic == nil {
+	if w.Image().TopicByName(name) == nil {
 		m.t.Fatalf("topic %s is not in the image at its position", name)
 	}
+	var topic *metadata.Topic
+	eventually(m.t, name+" is led", func() bool {
+		topic = w.Image().TopicByName(name)
+		return !slices.ContainsFunc(topic.Partitions(), func(p *controllerv1.Partition) bool { return p.GetLeader() == nil })
+	})
 	return topic
 }

@@ -1,7 +1,9 @@
 package handler
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
@@ -10,17 +12,19 @@ import (
 	"github.com/leat-io/leat/libs/registry"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/libs/topicid"
+	"github.com/leat-io/leat/services/controller/internal/reconcile"
 )
 
 const (
 	// catchUpLimit is how long a registration waits for the state to show its key.
 	catchUpLimit = 2 * time.Second
+	// maxVouches bounds the replicas that one message tells of.
+	maxVouches = 200_000
 	// maxConfirmed bounds the topics of one confirmation.
 	maxConfirmed = 10_000
 )
 
-// controllerServer serves ControllerService. All of it is the leader's; a standby
-// answers NOT_CONTROLLER.
+// controllerServer does what ControllerService asks of the leader.
 type controllerServer struct {
 	controllerv1.UnimplementedControllerServiceServer
 	h *Handler
@@ -48,6 +52,9 @@ func (s *controllerServer) RegisterBroker(ctx context.Context, req *controllerv1
 	plan := func(state *cluster.State, _ int) (cluster.Plan, error) {
 		if b := state.Broker(r.Process.ID); b != nil && b.Value.Process == r.Process {
 			known = true
+		}
+		if err := checkEpochs(state, r); err != nil {
+			return cluster.Plan{}, err
 		}
 		return cluster.RegisterBroker(state, r)
 	}
@@ -87,20 +94,45 @@ func registration(req *controllerv1.RegisterBrokerRequest) (cluster.BrokerRegist
 	if r.Address == "" {
 		return r, invalid("broker %d does not say where it listens", process.ID)
 	}
-	for _, v := range req.GetVouches() {
+	r.Vouches, err = vouches(process, req.GetVouches())
+	return r, err
+}
+
+// vouches reads what a broker says of its replicas.
+func vouches(process cluster.Process, list []*controllerv1.ReplicaVouch) ([]cluster.Vouch, error) {
+	if len(list) > maxVouches {
+		return nil, invalid("broker %d tells of %d replicas at once; at most %d", process.ID, len(list), maxVouches)
+	}
+	read := make([]cluster.Vouch, 0, len(list))
+	for _, v := range list {
 		id, err := topicid.FromBytes(v.GetTopicId())
 		if err != nil {
-			return r, invalid("a vouch of broker %d: %v", process.ID, err)
+			return nil, invalid("a vouch of broker %d: %v", process.ID, err)
 		}
 		if v.GetVerdict() == controllerv1.ReplicaVerdict_REPLICA_VERDICT_UNSPECIFIED {
-			return r, invalid("broker %d vouches for %v-%d without a verdict", process.ID, id, v.GetPartition())
+			return nil, invalid("broker %d vouches for %v-%d without a verdict", process.ID, id, v.GetPartition())
 		}
-		r.Vouches = append(r.Vouches, cluster.Vouch{
+		read = append(read, cluster.Vouch{
 			Topic: id, Partition: v.GetPartition(), LastEpoch: v.GetLastEpoch(),
 			End: v.GetEndOffset(), Verdict: cluster.Verdict(v.GetVerdict()),
 		})
 	}
-	return r, nil
+	return read, nil
+}
+
+// checkEpochs refuses a broker whose records are of a later leader epoch than the
+// metadata knows: nobody can have led in it, unless etcd went back in time.
+func checkEpochs(state *cluster.State, r cluster.BrokerRegistration) error {
+	for _, v := range r.Vouches {
+		p := state.Partition(v.Topic, v.Partition)
+		if p == nil || v.LastEpoch <= p.Value.LeaderEpoch {
+			continue
+		}
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_REGRESSED,
+			"broker %d has records of leader epoch %d in partition %v-%d, and the metadata knows epochs up to %d: etcd went back in time; restore the mesh before anything else",
+			r.Process.ID, v.LastEpoch, v.Topic, v.Partition, p.Value.LeaderEpoch)
+	}
+	return nil
 }
 
 // catchUp waits until the state shows the broker's registration key, and refuses
@@ -172,13 +204,16 @@ func (s *controllerServer) ProposeIsr(ctx context.Context, req *controllerv1.Pro
 	for _, p := range req.GetIsr() {
 		proposal.ISR = append(proposal.ISR, cluster.Process{ID: p.GetId(), Incarnation: p.GetIncarnation()})
 	}
-	position, err := s.h.do(ctx, "propose isr", func(state *cluster.State, attempt int) (cluster.Plan, error) {
-		plan, err := cluster.ProposeISR(state, proposal)
-		if err != nil && attempt > 0 {
-			return cluster.Plan{}, nil // settled by an earlier attempt; the record tells
-		}
-		return plan, err
-	}, nil)
+	position, err := s.h.command(ctx, reconcile.Command{
+		Name: "propose isr", Batch: true,
+		Plan: func(state *cluster.State, attempt int) (cluster.Plan, error) {
+			plan, err := cluster.ProposeISR(state, proposal)
+			if err != nil && attempt > 0 {
+				return cluster.Plan{}, nil // settled by an earlier attempt; the record tells
+			}
+			return plan, err
+		},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -191,32 +226,37 @@ func (s *controllerServer) ProposeIsr(ctx context.Context, req *controllerv1.Pro
 	return resp, nil
 }
 
-// RequestLeave grants leave. A broker's leave is the transaction that fences it,
-// so that its leaderships are elsewhere when it stops; replication will add what
-// can hold a leave up. The other kinds hold nothing that would have to be moved
-// first.
-func (s *controllerServer) RequestLeave(ctx context.Context, req *controllerv1.RequestLeaveRequest) (*controllerv1.RequestLeaveResponse, error) {
-	leaver, err := life(req.GetProcess(), "the leaving process")
+// ReportReplicas takes a living broker's news of its replicas.
+func (s *controllerServer) ReportReplicas(ctx context.Context, req *controllerv1.ReportReplicasRequest) (*controllerv1.ReportReplicasResponse, error) {
+	broker, err := life(req.GetBroker(), "the reporting broker")
 	if err != nil {
 		return nil, err
 	}
-	changes := false
-	position, err := s.h.do(ctx, "request leave", func(state *cluster.State, _ int) (cluster.Plan, error) {
-		if req.GetKind() != controllerv1.ServiceKind_SERVICE_KIND_BROKER {
-			return cluster.Plan{}, nil
-		}
-		plan, err := cluster.FenceBroker(state, leaver, true)
-		changes = changes || !plan.IsEmpty()
-		return plan, err
+	told, err := vouches(broker, req.GetVouches())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.h.cfg.Loop.CheckLeading(); err != nil {
+		return nil, err
+	}
+	s.h.cfg.Store.Remember(func(state *cluster.State) { state.NoteReplicas(broker, told) })
+	position, err := s.h.do(ctx, "report replicas", func(state *cluster.State, _ int) (cluster.Plan, error) {
+		return cluster.ReportReplicas(state, broker, told)
 	}, nil)
 	if err != nil {
 		return nil, err
 	}
-	if changes {
-		s.h.cfg.Logger.Info("broker fenced", "broker", leaver.ID, "broker_incarnation", leaver.Incarnation,
-			"reason", "it was granted leave", "revision", position.GetRevision())
+	bad := 0
+	for _, v := range told {
+		if v.Verdict != cluster.Intact {
+			bad++
+		}
 	}
-	return &controllerv1.RequestLeaveResponse{Granted: true}, nil
+	if bad > 0 {
+		s.h.cfg.Logger.Warn("replicas barred", "broker", broker.ID, "broker_incarnation", broker.Incarnation, "count", bad,
+			"reason", "the broker says that they are damaged or lost", "revision", position.GetRevision())
+	}
+	return &controllerv1.ReportReplicasResponse{Position: position}, nil
 }
 
 // ConfirmDeletion takes a broker's word that it holds no replica of some topics.
@@ -281,4 +321,14 @@ func (s *controllerServer) EnsureInternalTopic(ctx context.Context, req *control
 		s.h.cfg.Logger.Info("topic created", "topic", outcome.Name, "topic_id", outcome.ID.String(), "partitions", outcome.Partitions, "internal", true)
 	}
 	return &controllerv1.EnsureInternalTopicResponse{TopicId: outcome.ID.Bytes(), Position: position}, nil
+}
+
+// GetReach tells whom this controller reaches, whether it leads or not.
+func (s *controllerServer) GetReach(ctx context.Context, _ *controllerv1.GetReachRequest) (*controllerv1.GetReachResponse, error) {
+	resp := &controllerv1.GetReachResponse{Controller: processMessage(s.h.cfg.Self)}
+	for life := range s.h.cfg.Liveness.Reach(ctx) {
+		resp.Brokers = append(resp.Brokers, processMessage(life))
+	}
+	slices.SortFunc(resp.Brokers, func(a, b *typev1.Process) int { return cmp.Compare(a.GetId(), b.GetId()) })
+	return resp, nil
 }

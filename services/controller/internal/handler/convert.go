@@ -50,7 +50,7 @@ func partitionMessage(p cluster.Partition, full bool) *controllerv1.Partition {
 		ShardOwner: processMessage(p.ShardOwner), ShardEpoch: p.ShardEpoch,
 	}
 	if full {
-		m.PartitionEpoch, m.Barred, m.MinIsr = p.PartitionEpoch, p.Barred, p.MinISR
+		m.PartitionEpoch, m.Barred, m.MinIsr, m.TargetReplicas = p.PartitionEpoch, p.Barred, p.MinISR, p.TargetReplicas
 	}
 	return m
 }

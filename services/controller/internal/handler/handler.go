@@ -9,6 +9,7 @@ import (
 	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/cluster"
+	"github.com/leat-io/leat/libs/metadata"
 	"github.com/leat-io/leat/libs/registry"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/services/controller/internal/reconcile"
@@ -20,11 +21,24 @@ type Config struct {
 	Store  *store.Store
 	Loop   *reconcile.Loop
 	Prober *registry.Prober
-	Limits cluster.Limits
-	Self   cluster.Process
+	// Liveness asks brokers whether they live.
+	Liveness Liveness
+	Limits   cluster.Limits
+	Self     cluster.Process
+	// Conns gives connections to other controllers.
+	Conns metadata.Conns
 	// Draining is closed when the server begins to drain; streams end then.
 	Draining <-chan struct{}
 	Logger   *slog.Logger
+}
+
+// Liveness asks brokers for signs of life; *liveness.Monitor does.
+type Liveness interface {
+	// Probe returns the lives that answered questions sent after the call, and waits
+	// a moment for those that are wanted.
+	Probe(ctx context.Context, wanted []cluster.Process) cluster.Probes
+	// Reach is Probe of all with less patience, for another controller's question.
+	Reach(ctx context.Context) cluster.Probes
 }
 
 // Handler serves all services of a controller.
@@ -39,13 +53,18 @@ func New(cfg Config) *Handler { return &Handler{cfg: cfg, memory: newMemory()} }
 // Register adds the services to a server.
 func (h *Handler) Register(s grpc.ServiceRegistrar) {
 	controllerv1.RegisterMetadataServiceServer(s, &metadataServer{h: h})
-	controllerv1.RegisterControllerServiceServer(s, &controllerServer{h: h})
+	controllerv1.RegisterControllerServiceServer(s, &relay{local: &controllerServer{h: h}})
 	controllerv1.RegisterAdminServiceServer(s, &adminServer{h: h})
 }
 
 // do carries a command out and gives the position at which it took place.
 func (h *Handler) do(ctx context.Context, name string, plan func(*cluster.State, int) (cluster.Plan, error), done func(int64)) (*controllerv1.Position, error) {
-	revision, err := h.cfg.Loop.Do(ctx, reconcile.Command{Name: name, Plan: plan, Done: done})
+	return h.command(ctx, reconcile.Command{Name: name, Plan: plan, Done: done})
+}
+
+// command is do for a command with more to say.
+func (h *Handler) command(ctx context.Context, c reconcile.Command) (*controllerv1.Position, error) {
+	revision, err := h.cfg.Loop.Do(ctx, c)
 	if err != nil {
 		return nil, err
 	}

@@ -37,11 +37,16 @@ func (s *metadataServer) WatchMetadata(req *controllerv1.WatchMetadataRequest, s
 		return invalid("the watcher does not say of what kind it is")
 	}
 	ctx := stream.Context()
-	if err := s.awaitState(ctx, req.GetMinPosition()); err != nil {
+	if err := s.awaitState(ctx, nil); err != nil {
 		return err
 	}
 	w := &watcherStream{stream: stream, store: s.h.cfg.Store, kind: req.GetKind(), broker: req.GetWatcher().GetId()}
+	// Who this is comes before the wait for a state as new as demanded: with etcd
+	// restored from a backup the wait is in vain, and the watcher must learn why.
 	if err := w.initial(s.h.cfg.Self); err != nil {
+		return err
+	}
+	if err := s.awaitState(ctx, req.GetMinPosition()); err != nil {
 		return err
 	}
 	return w.run(ctx, s.h.cfg.Draining)
@@ -85,7 +90,7 @@ type watcherStream struct {
 func (w *watcherStream) initial(self cluster.Process) error {
 	initial := &controllerv1.WatchInitial{
 		Handshake: rpc.LocalHandshake(), Controller: processMessage(self),
-		HeartbeatIntervalMs: int32(heartbeatInterval / time.Millisecond),
+		HeartbeatIntervalMs: int32(heartbeatInterval / time.Millisecond), EtcdClusterId: w.store.EtcdClusterID(),
 	}
 	position := &controllerv1.Position{}
 	w.store.View(func(state *cluster.State, revision int64) {

@@ -3,6 +3,7 @@ package liveness
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
@@ -17,11 +18,13 @@ const (
 	standbyInterval = 5 * probeInterval
 	// streamLimit bounds the opening of a health stream.
 	streamLimit = time.Second
+	// maxUnanswered bounds the questions of a stream whose sending is remembered.
+	maxUnanswered = 64
 )
 
 // watchBroker keeps a health stream to a broker until it is proved dead or ctx
 // ends.
-func (m *Monitor) watchBroker(ctx context.Context, t target) {
+func (m *Monitor) watchBroker(ctx context.Context, t target, nudge <-chan struct{}) {
 	backoff := rpc.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 	conn, err := rpc.Dial(t.address, m.cfg.Dial)
 	if err != nil {
@@ -32,7 +35,7 @@ func (m *Monitor) watchBroker(ctx context.Context, t target) {
 	defer conn.Close()
 	for ctx.Err() == nil {
 		client := brokerv1.NewHealthStreamServiceClient(conn)
-		answered, err := m.stream(ctx, client, t)
+		answered, err := m.stream(ctx, client, t, nudge)
 		if ctx.Err() != nil {
 			return
 		}
@@ -53,7 +56,7 @@ func (m *Monitor) watchBroker(ctx context.Context, t target) {
 }
 
 // stream runs one health stream until it breaks.
-func (m *Monitor) stream(ctx context.Context, client brokerv1.HealthStreamServiceClient, t target) (answered bool, err error) {
+func (m *Monitor) stream(ctx context.Context, client brokerv1.HealthStreamServiceClient, t target, nudge <-chan struct{}) (answered bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	opening := time.AfterFunc(streamLimit, cancel)
@@ -77,11 +80,12 @@ func (m *Monitor) stream(ctx context.Context, client brokerv1.HealthStreamServic
 	if who := first.GetInitial().GetBroker(); who.GetId() != t.process.ID || who.GetIncarnation() != t.process.Incarnation {
 		return false, fmt.Errorf("broker %d under incarnation %d answered", who.GetId(), who.GetIncarnation())
 	}
+	asked := &questions{sent: map[int64]question{}}
 	asking := make(chan struct{})
 	go func() {
 		defer close(asking)
 		defer cancel()
-		m.ask(ctx, stream)
+		m.ask(ctx, stream, asked, nudge)
 	}()
 	defer func() {
 		cancel()
@@ -97,25 +101,66 @@ func (m *Monitor) stream(ctx context.Context, client brokerv1.HealthStreamServic
 			continue
 		}
 		answered = true
-		m.alive(t, a.GetPosition().GetRevision())
+		m.alive(t, sign{
+			at: time.Now(), question: asked.take(a.GetProbeId()),
+			revision: a.GetPosition().GetRevision(), unreachable: a.GetUnreachableLeaders(),
+		})
 	}
 }
 
-// ask puts a question again and again until ctx ends or the stream breaks.
-func (m *Monitor) ask(ctx context.Context, stream brokerv1.HealthStreamService_WatchHealthClient) {
-	for id := int64(1); ; id++ {
-		probe := &brokerv1.WatchHealthRequest{Message: &brokerv1.WatchHealthRequest_Probe{Probe: &brokerv1.HealthProbe{ProbeId: id}}}
-		if err := stream.Send(probe); err != nil {
+// ask puts a question again and again, and at once when nudged, until ctx ends or
+// the stream breaks.
+func (m *Monitor) ask(ctx context.Context, stream brokerv1.HealthStreamService_WatchHealthClient, asked *questions, nudge <-chan struct{}) {
+	for {
+		probe := &brokerv1.HealthProbe{ProbeId: asked.put(m.cfg.Store.Revision())}
+		if err := stream.Send(&brokerv1.WatchHealthRequest{Message: &brokerv1.WatchHealthRequest_Probe{Probe: probe}}); err != nil {
 			return // the reader learns why
 		}
 		interval := standbyInterval
 		if m.isLeading() {
 			interval = probeInterval
 		}
+		wait := time.NewTimer(interval)
 		select {
-		case <-time.After(interval):
+		case <-wait.C:
+		case <-nudge:
 		case <-ctx.Done():
+		}
+		wait.Stop()
+		if ctx.Err() != nil {
 			return
 		}
 	}
+}
+
+// question is when a question was sent, and what was known then.
+type question struct {
+	at       time.Time
+	revision int64 // of the controller's metadata
+}
+
+// questions remembers the questions of a stream.
+type questions struct {
+	mu   sync.Mutex
+	last int64
+	sent map[int64]question
+}
+
+// put begins a question and returns its number.
+func (q *questions) put(revision int64) int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.last++
+	q.sent[q.last] = question{at: time.Now(), revision: revision}
+	delete(q.sent, q.last-maxUnanswered)
+	return q.last
+}
+
+// take gives an answered question; zero if it is not remembered.
+func (q *questions) take(id int64) question {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	sent := q.sent[id]
+	delete(q.sent, id)
+	return sent
 }

@@ -3,6 +3,7 @@ package liveness
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,10 +31,18 @@ type Monitor struct {
 	wake chan struct{} // holds one token while there is news
 	kick chan struct{} // holds one token while Run should look whom to watch
 
+	ask4reach chan struct{} // holds one token while the standbys should be asked
+
 	mu      sync.Mutex
 	leading bool
+	since   time.Time // of the term or of the monitor
 	targets map[target]*watched
 	missing map[cluster.Process]absence // brokers on record whose key is gone
+	survey  survey
+	answers chan struct{} // closed and replaced with every sign of life
+
+	calm     time.Time     // until when no leader is replaced because it is not reached
+	calmStep time.Duration // the last wait of that kind
 }
 
 // target is one life of one process at one address.
@@ -45,11 +54,23 @@ type target struct {
 
 // watched is what is known of a target.
 type watched struct {
-	cancel   context.CancelFunc
-	verdict  registry.Verdict // Refused or Replaced once it is proved dead
-	answered time.Time        // when it last gave a sign of life that counts
-	revision int64            // revision of the metadata that the sign showed
+	cancel  context.CancelFunc
+	nudge   chan struct{}    // holds one token while a question should be put at once
+	verdict registry.Verdict // Refused or Replaced once it is proved dead
+	sign    sign             // the newest
 }
+
+// sign is a broker's sign of life that counts: under its incarnation, with good
+// disks.
+type sign struct {
+	at          time.Time // when it came
+	question    question  // the newest that was answered
+	revision    int64     // of the metadata that the broker showed
+	unreachable []int32   // leaders that the broker cannot follow
+}
+
+// fresh tells whether the sign is young enough to count.
+func (s sign) fresh() bool { return time.Since(s.at) < freshness }
 
 // absence is since when, and at which revision, a broker's key is missing.
 type absence struct {
@@ -59,7 +80,11 @@ type absence struct {
 
 // New makes a monitor; nothing happens before Run.
 func New(cfg Config) *Monitor {
-	return &Monitor{cfg: cfg, wake: make(chan struct{}, 1), kick: make(chan struct{}, 1), targets: map[target]*watched{}, missing: map[cluster.Process]absence{}}
+	return &Monitor{
+		cfg: cfg, wake: make(chan struct{}, 1), kick: make(chan struct{}, 1), ask4reach: make(chan struct{}, 1),
+		since: time.Now(), targets: map[target]*watched{}, missing: map[cluster.Process]absence{},
+		answers: make(chan struct{}),
+	}
 }
 
 // Wake is readable when there is news to Observe.
@@ -76,9 +101,10 @@ func (m *Monitor) poke() {
 // at a fifth of the rate.
 func (m *Monitor) SetLeading(leading bool) {
 	m.mu.Lock()
-	m.leading = leading
+	m.leading, m.since, m.survey = leading, time.Now(), survey{asking: m.survey.asking}
 	clear(m.missing) // a new term gives every absent broker its time
 	m.mu.Unlock()
+	m.nudge() // a standby's last question may be long ago
 	select {
 	case m.kick <- struct{}{}:
 	default:
@@ -97,6 +123,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	wg.Go(func() { m.surveys(ctx) })
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -128,11 +155,12 @@ func (m *Monitor) retarget(ctx context.Context, wg *sync.WaitGroup) {
 			continue
 		}
 		watchCtx, cancel := context.WithCancel(ctx)
-		m.targets[t] = &watched{cancel: cancel}
+		nudge := make(chan struct{}, 1)
+		m.targets[t] = &watched{cancel: cancel, nudge: nudge}
 		wg.Go(func() {
 			defer cancel()
 			if t.kind == cluster.KindBroker {
-				m.watchBroker(watchCtx, t)
+				m.watchBroker(watchCtx, t, nudge)
 			} else if v := m.cfg.Prober.AwaitDeath(watchCtx, t.registry()); v.Dead() {
 				m.dead(t, v)
 			}
@@ -180,14 +208,20 @@ func (m *Monitor) dead(t target, v registry.Verdict) {
 }
 
 // alive records a sign of life that counts.
-func (m *Monitor) alive(t target, revision int64) {
+func (m *Monitor) alive(t target, s sign) {
 	m.mu.Lock()
 	w := m.targets[t]
 	news := false
 	if w != nil {
-		news = time.Since(w.answered) > freshness
-		w.answered, w.revision = time.Now(), max(w.revision, revision)
+		news = !w.sign.fresh() || !slices.Equal(w.sign.unreachable, s.unreachable)
+		s.revision = max(s.revision, w.sign.revision)
+		if s.question.at.Before(w.sign.question.at) {
+			s.question = w.sign.question
+		}
+		w.sign = s
 	}
+	close(m.answers)
+	m.answers = make(chan struct{})
 	m.mu.Unlock()
 	if news {
 		m.poke()

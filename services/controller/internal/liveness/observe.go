@@ -1,6 +1,7 @@
 package liveness
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -15,6 +16,10 @@ const (
 	// absenceLimit is how long a broker whose key has gone has to give a sign of
 	// life that is newer than that.
 	absenceLimit = time.Second
+	// minCalm and maxCalm bound the time between two changes of leaders that their
+	// followers cannot reach.
+	minCalm = 3 * time.Second
+	maxCalm = time.Minute
 )
 
 // Observe lists what the leader must do about what has been found out. It is
@@ -23,16 +28,23 @@ func (m *Monitor) Observe(state *cluster.State, revision int64) []reconcile.Comm
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var commands []reconcile.Command
+	var silent []doubted
 	seen := map[cluster.Process]bool{}
+	unfenced := 0
 	for _, b := range state.Brokers() {
 		life := b.Value.Process
 		seen[life] = true
+		if !b.Value.Fenced {
+			unfenced++
+		}
 		t := target{cluster.KindBroker, life, b.Value.Address}
 		reg := state.Registration(cluster.KindBroker, life.ID)
 		registered := reg != nil && reg.Value.Process == life
 		switch why := m.doubt(t, registered, revision); {
+		case !b.Value.Fenced && why != "" && m.proved(t):
+			commands = append(commands, m.fence(life, why, true))
 		case !b.Value.Fenced && why != "":
-			commands = append(commands, m.fence(life, why, m.proved(t)))
+			silent = append(silent, doubted{life, why})
 		case b.Value.Fenced && registered && !b.Value.Draining && m.answersUnder(reg.Value):
 			commands = append(commands, m.unfence(life))
 		}
@@ -42,6 +54,8 @@ func (m *Monitor) Observe(state *cluster.State, revision int64) []reconcile.Comm
 			delete(m.missing, life)
 		}
 	}
+	commands = append(commands, m.silence(silent, unfenced)...)
+	commands = append(commands, m.unreachable(state)...)
 	// Fencing comes first: it is what clients wait for.
 	for t, w := range m.targets {
 		if !w.verdict.Dead() {
@@ -50,6 +64,40 @@ func (m *Monitor) Observe(state *cluster.State, revision int64) []reconcile.Comm
 		if reg := state.Registration(t.kind, t.process.ID); reg != nil && reg.Value.Process == t.process && reg.Value.Address == t.address {
 			commands = append(commands, m.drop(t, w.verdict))
 		}
+	}
+	return commands
+}
+
+// doubted is a life that gives no sign, without a proof of its death.
+type doubted struct {
+	life cluster.Process
+	why  string
+}
+
+// silence decides about brokers that give no sign of life. If they are many, it may
+// be this controller that is cut off: it gives way if a standby reaches more, and
+// fences them only when it knows of none.
+func (m *Monitor) silence(silent []doubted, unfenced int) []reconcile.Command {
+	if len(silent) > 1 && 2*len(silent) >= unfenced {
+		own := 0
+		for t, w := range m.targets {
+			if t.kind == cluster.KindBroker && !w.verdict.Dead() && w.sign.fresh() {
+				own++
+			}
+		}
+		best, known := m.standbyReach()
+		if !known {
+			return nil
+		}
+		if best > own {
+			return []reconcile.Command{{Name: "give way", Plan: func(*cluster.State, int) (cluster.Plan, error) {
+				return cluster.Plan{}, fmt.Errorf("%w: this controller reaches %d brokers, a standby %d", reconcile.ErrGiveWay, own, best)
+			}}}
+		}
+	}
+	commands := make([]reconcile.Command, 0, len(silent))
+	for _, s := range silent {
+		commands = append(commands, m.fence(s.life, s.why, false))
 	}
 	return commands
 }
@@ -71,10 +119,12 @@ func (m *Monitor) doubt(t target, registered bool, revision int64) string {
 		gone = absence{since: time.Now(), revision: revision}
 		m.missing[t.process] = gone
 	}
-	if w != nil && time.Since(w.answered) < freshness && w.revision >= gone.revision {
+	switch {
+	case w != nil && w.sign.fresh() && w.sign.revision >= gone.revision:
 		return ""
-	}
-	if time.Since(gone.since) < absenceLimit {
+	case w != nil && !w.sign.fresh() && time.Since(m.since) > freshness:
+		// The verdict was ready when the key went.
+	case time.Since(gone.since) < absenceLimit:
 		return ""
 	}
 	return "its registration is gone and it gives no sign of life"
@@ -89,7 +139,7 @@ func (m *Monitor) proved(t target) bool {
 // answersUnder tells whether a registered broker gives signs of life.
 func (m *Monitor) answersUnder(r cluster.Registration) bool {
 	w := m.targets[target{cluster.KindBroker, r.Process, r.Address}]
-	return w != nil && !w.verdict.Dead() && time.Since(w.answered) < freshness
+	return w != nil && !w.verdict.Dead() && w.sign.fresh()
 }
 
 // fence fences a life; proof says that it is proved dead and not merely absent.
@@ -130,6 +180,52 @@ func (m *Monitor) unfence(life cluster.Process) reconcile.Command {
 			}
 		},
 	}
+}
+
+// unreachable has leaders replaced that their followers cannot reach. After a change
+// it waits a while before the next, longer each time: a broker with a bad network
+// must not make leadership go round and round.
+func (m *Monitor) unreachable(state *cluster.State) []reconcile.Command {
+	reports := map[cluster.Process][]cluster.Process{}
+	for t, w := range m.targets {
+		if t.kind != cluster.KindBroker || w.verdict.Dead() || !w.sign.fresh() {
+			continue
+		}
+		for _, id := range w.sign.unreachable {
+			if b := state.Broker(id); b != nil && !b.Value.Fenced && b.Value.Process != t.process {
+				reports[t.process] = append(reports[t.process], b.Value.Process)
+			}
+		}
+	}
+	if len(reports) == 0 || time.Now().Before(m.calm) {
+		return nil
+	}
+	changes := false
+	return []reconcile.Command{{
+		Name: "leaders unreachable", Cause: "every follower reports the leader unreachable",
+		Plan: func(state *cluster.State, _ int) (cluster.Plan, error) {
+			plan, err := cluster.LeadersUnreachable(state, reports)
+			changes = changes || !plan.IsEmpty()
+			return plan, err
+		},
+		Done: func(int64) {
+			if changes {
+				m.becalm()
+			}
+		},
+	}}
+}
+
+// becalm sets when leaders may next be replaced because they are not reached.
+func (m *Monitor) becalm() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	if now.Sub(m.calm) > maxCalm {
+		m.calmStep = 0
+	}
+	m.calmStep = min(max(2*m.calmStep, minCalm), maxCalm)
+	m.calm = now.Add(m.calmStep)
 }
 
 // drop removes the registration of a dead life.

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -15,8 +16,9 @@ import (
 )
 
 const (
-	// maxQueue bounds the commands that wait.
-	maxQueue = 1024
+	// maxQueue bounds the commands that wait: every partition of a large mesh may
+	// have an ISR proposal under way when a broker comes back.
+	maxQueue = 16_384
 	// maxAttempts bounds how often one command is planned anew.
 	maxAttempts = 8
 	// silenceLimit is how long etcd may be silent before commands are refused at
@@ -25,6 +27,10 @@ const (
 	// tickInterval is the pace at which the state is looked at without news.
 	tickInterval = 500 * time.Millisecond
 )
+
+// ErrGiveWay is returned by a command's Plan to end the term in favour of another
+// controller.
+var ErrGiveWay = errors.New("another controller should lead")
 
 // Command is something to be decided and written.
 type Command struct {
@@ -36,6 +42,14 @@ type Command struct {
 	Plan func(state *cluster.State, attempt int) (cluster.Plan, error)
 	// Done, if not nil, is called in the loop once everything is written.
 	Done func(revision int64)
+	// Cause, if not empty, says in logs of elections what brought them, in place of
+	// Name.
+	Cause string
+	// Preferred says that the leaders it elects are preferred ones.
+	Preferred bool
+	// Batch allows planning it together with others of its kind, each on the state
+	// before all of them, as long as they write different keys.
+	Batch bool
 }
 
 // Config says what a Loop works with.
@@ -53,6 +67,15 @@ type Config struct {
 	Wake <-chan struct{}
 	// Leading, if not nil, is told when a term begins and ends.
 	Leading func(leading bool)
+	// Probes returns the lives that have answered lately; nil: none is known.
+	Probes func() cluster.Probes
+	// FolderWait is how long the first leader of a topic waits for replicas that
+	// have not been made. UncleanWait is how long an unclean election waits: no
+	// earlier leader may be able to commit on its own any more.
+	FolderWait, UncleanWait time.Duration
+	// RebalanceInterval is the time between looks for preferred leaders that do not
+	// lead; 0: they are left alone.
+	RebalanceInterval time.Duration
 }
 
 // Loop takes commands. Its methods are safe for concurrent use; Lead is called by
@@ -61,6 +84,7 @@ type Loop struct {
 	cfg     Config
 	queue   chan *request
 	leading atomic.Bool
+	stats   *stats
 
 	mu     sync.Mutex // orders the end of a term against Do
 	closed bool       // no term takes requests from the queue
@@ -80,7 +104,7 @@ type outcome struct {
 
 // New makes a loop, which does nothing before Lead.
 func New(cfg Config) *Loop {
-	return &Loop{cfg: cfg, queue: make(chan *request, maxQueue), closed: true}
+	return &Loop{cfg: cfg, queue: make(chan *request, maxQueue), closed: true, stats: newStats()}
 }
 
 // IsLeading tells whether commands are taken here.
@@ -179,7 +203,10 @@ func unavailable(silent time.Duration) *rpc.Error {
 // Lead takes commands until ctx ends or the term is lost. It is for
 // registry.Election.
 func (l *Loop) Lead(ctx context.Context, term *registry.Term) {
-	t := &tenure{loop: l, term: term, writer: store.NewWriter(l.cfg.Store, term)}
+	t := &tenure{
+		loop: l, term: term, writer: store.NewWriter(l.cfg.Store, term), waits: newWaits(l.cfg),
+		rebalance: time.Now().Add(l.cfg.RebalanceInterval),
+	}
 	if err := l.cfg.Store.WaitRevision(ctx, term.ElectionRevision()); err != nil {
 		return
 	}

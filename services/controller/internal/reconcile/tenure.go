@@ -19,6 +19,9 @@ type tenure struct {
 	term   *registry.Term
 	writer *store.Writer
 	tidied int64 // revision at which there was nothing to reconcile
+	waits  *waits
+	// rebalance is when to look for preferred leaders next.
+	rebalance time.Time
 }
 
 // run returns when the term is over.
@@ -68,35 +71,60 @@ func (t *tenure) tidy(ctx context.Context) error {
 	})
 	for _, c := range commands {
 		if _, err := t.carryOut(ctx, c); err != nil {
+			if errors.Is(err, ErrGiveWay) {
+				t.term.GiveWay()
+				return err
+			}
 			if over(ctx, err) {
 				return err
 			}
 			t.loop.cfg.Logger.Warn("cannot carry out what was observed, trying again", "command", c.Name, "error", err)
 		}
 	}
-	for t.loop.cfg.Store.Revision() != t.tidied {
-		empty, at := false, t.loop.cfg.Store.Revision()
+	if err := t.reconcile(ctx); err != nil {
+		return err
+	}
+	if err := t.advance(ctx); err != nil {
+		return err
+	}
+	return t.balance(ctx)
+}
+
+// reconcile carries out what follows from the state, until nothing does or somebody
+// waits. The error ends the term.
+func (t *tenure) reconcile(ctx context.Context) error {
+	store := t.loop.cfg.Store
+	overdue := false
+	store.View(func(state *cluster.State, _ int64) { overdue = t.waits.update(cluster.Waiting(state)) })
+	for overdue || store.Revision() != t.tidied {
+		overdue = false
+		empty, at := false, store.Revision()
 		var moves map[cluster.Process][]int32
 		_, err := t.carryOut(ctx, Command{Name: "reconcile", Plan: func(state *cluster.State, _ int) (cluster.Plan, error) {
-			plan, err := cluster.Reconcile(state)
+			plan, err := cluster.Reconcile(state, cluster.Hints{Overdue: t.waits.overdue})
 			empty, moves = plan.IsEmpty(), shardMoves(state, plan)
 			return plan, err
 		}})
-		if err == nil {
-			t.logMoves(moves)
+		if err != nil {
+			return t.report(ctx, "reconcile", err)
 		}
+		t.logMoves(moves)
 		switch {
-		case err != nil && over(ctx, err):
-			return err
-		case err != nil:
-			t.loop.cfg.Logger.Error("cannot bring the metadata in order, trying again", "error", err)
-			return nil
 		case empty:
 			t.tidied = at
 		case len(t.loop.queue) > 0:
 			return nil
 		}
 	}
+	return nil
+}
+
+// report logs a failure that is tried again, and returns one that ends the term.
+func (t *tenure) report(ctx context.Context, what string, err error) error {
+	if err == nil || over(ctx, err) {
+		return err
+	}
+	t.loop.cfg.Logger.Error("cannot bring the metadata in order, trying again", "command", what, "error", err)
 	return nil
 }
 
@@ -129,12 +157,37 @@ func over(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, registry.ErrDeposed)
 }
 
-// serve answers one request. The error ends the term.
+// serve answers one request, and those behind it that go with it. The error ends the
+// term.
 func (t *tenure) serve(ctx context.Context, r *request) error {
-	if r.ctx.Err() != nil || !r.begun.CompareAndSwap(false, true) {
-		return nil // nobody waits any more
+	for r != nil {
+		if r.ctx.Err() != nil || !r.begun.CompareAndSwap(false, true) {
+			return nil // nobody waits any more
+		}
+		if r.Batch {
+			next, err := t.serveBatch(ctx, r)
+			if err != nil {
+				t.turnAway(next)
+				return err
+			}
+			r = next
+			continue
+		}
+		revision, err := t.carryOut(ctx, r.Command)
+		return t.answer(ctx, r, revision, err)
 	}
-	revision, err := t.carryOut(ctx, r.Command)
+	return nil
+}
+
+// turnAway tells a request that was taken from the queue that the term is over.
+func (t *tenure) turnAway(r *request) {
+	if r != nil && r.begun.CompareAndSwap(false, true) {
+		r.outcome <- outcome{err: t.loop.notLeading()}
+	}
+}
+
+// answer tells a request what became of it. The error ends the term.
+func (t *tenure) answer(ctx context.Context, r *request, revision int64, err error) error {
 	if err == nil {
 		r.outcome <- outcome{revision: revision}
 		return nil
@@ -182,34 +235,50 @@ func FromRejection(r *cluster.Rejection) *rpc.Error {
 
 // carryOut plans and writes one command until its outcome is known.
 func (t *tenure) carryOut(ctx context.Context, c Command) (int64, error) {
+	return t.carryOn(ctx, c, newEffects(c), 0)
+}
+
+// carryOn is carryOut from an attempt on.
+func (t *tenure) carryOn(ctx context.Context, c Command, e *effects, attempt int) (int64, error) {
 	var err error
-	for attempt := range maxAttempts {
+	for ; attempt < maxAttempts; attempt++ {
 		var plan cluster.Plan
-		t.loop.cfg.Store.View(func(state *cluster.State, _ int64) { plan, err = c.Plan(state, attempt) })
+		t.loop.cfg.Store.View(func(state *cluster.State, _ int64) {
+			if plan, err = c.Plan(state, attempt); err == nil {
+				e.note(state, plan)
+			}
+		})
 		if err != nil {
 			return 0, err
 		}
 		var revision int64
 		revision, err = t.writer.Write(ctx, plan)
-		switch {
-		case err == nil:
+		if err == nil {
+			t.settle(c, e, revision)
 			if c.Done != nil {
 				c.Done(revision)
 			}
 			return revision, nil
-		case errors.Is(err, registry.ErrUnknown):
-			t.loop.cfg.Logger.Warn("the outcome of a write is unknown, settling it", "command", c.Name, "error", err)
-			if err := t.writer.Settle(ctx); err != nil {
-				return 0, err
-			}
-		case errors.Is(err, registry.ErrConflict):
-			t.loop.cfg.Logger.Debug("a record changed since it was read, planning anew", "command", c.Name)
-			if err := t.loop.cfg.Store.Sync(ctx); err != nil {
-				return 0, err
-			}
-		default:
+		}
+		if err := t.recover(ctx, c.Name, err); err != nil {
 			return 0, err
 		}
 	}
 	return 0, err
+}
+
+// recover brings the picture up to date after a write that failed, so that it can be
+// planned anew; the error is the write's where that is in vain.
+func (t *tenure) recover(ctx context.Context, name string, err error) error {
+	switch {
+	case errors.Is(err, registry.ErrUnknown):
+		t.loop.stats.add(func(c *Counts) { c.Unknown++ })
+		t.loop.cfg.Logger.Warn("the outcome of a write is unknown, settling it", "command", name, "error", err)
+		return t.writer.Settle(ctx)
+	case errors.Is(err, registry.ErrConflict):
+		t.loop.stats.add(func(c *Counts) { c.Conflicts++ })
+		t.loop.cfg.Logger.Debug("a record changed since it was read, planning anew", "command", name)
+		return t.loop.cfg.Store.Sync(ctx)
+	}
+	return err
 }

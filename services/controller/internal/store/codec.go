@@ -33,6 +33,8 @@ func keyName(keys registry.Keys, k cluster.Key) string {
 		return keys.Partition(k.Topic, k.ID)
 	case cluster.KeyDeletion:
 		return keys.Deletion(k.Topic)
+	case cluster.KeyReassignment:
+		return keys.Reassignment(k.Name)
 	}
 	return ""
 }
@@ -48,7 +50,7 @@ func parseKey(keys registry.Keys, name string) (k cluster.Key, ok bool) {
 		registry.KeyProducerIDs: cluster.KeyProducerIDs, registry.KeyRegistration: cluster.KeyRegistration,
 		registry.KeyBroker: cluster.KeyBroker, registry.KeyTopic: cluster.KeyTopic,
 		registry.KeyTopicName: cluster.KeyTopicName, registry.KeyPartition: cluster.KeyPartition,
-		registry.KeyDeletion: cluster.KeyDeletion,
+		registry.KeyDeletion: cluster.KeyDeletion, registry.KeyReassignment: cluster.KeyReassignment,
 	}
 	return cluster.Key{Type: types[p.Type], Kind: cluster.ServiceKind(p.Kind), ID: p.ID, Topic: p.Topic, Name: p.Name}, true
 }
@@ -82,7 +84,14 @@ func message(r cluster.Record) proto.Message {
 			FormatVersion: v, TopicId: r.Topic.Bytes(), Partition: r.Number, Leader: ref(r.Leader), LeaderEpoch: r.LeaderEpoch,
 			Replicas: r.Replicas, Isr: r.ISR, Elr: r.ELR, Barred: r.Barred, MinIsr: r.MinISR, PartitionEpoch: r.PartitionEpoch,
 			ShardOwner: ref(r.ShardOwner), ShardEpoch: r.ShardEpoch,
+			TargetReplicas: r.TargetReplicas, FormerReplicas: r.FormerReplicas,
 		}
+	case cluster.Reassignment:
+		m := &storagev1.ReassignmentRecord{FormatVersion: v, PlanId: r.PlanID, Paused: r.Paused, Cancelling: r.Cancelling}
+		for _, p := range r.Partitions {
+			m.Partitions = append(m.Partitions, &storagev1.ReassignedPartition{TopicId: p.Topic.Bytes(), Partition: p.Number, Target: p.Target})
+		}
+		return m
 	case cluster.Deletion:
 		return &storagev1.DeletionRecord{FormatVersion: v, TopicId: r.Topic.Bytes(), Name: r.Name, PendingBrokers: r.Pending}
 	case cluster.ProducerIDs:
@@ -132,6 +141,8 @@ func decode(name string, key cluster.Key, value []byte) (cluster.Record, error) 
 		m = &storagev1.PartitionRecord{}
 	case cluster.KeyDeletion:
 		m = &storagev1.DeletionRecord{}
+	case cluster.KeyReassignment:
+		m = &storagev1.ReassignmentRecord{}
 	default:
 		return nil, fmt.Errorf("no record type for the key %s", name)
 	}
@@ -181,7 +192,16 @@ func record(key cluster.Key, m proto.Message) cluster.Record {
 			Topic: key.Topic, Number: key.ID, Leader: process(m.GetLeader()), LeaderEpoch: m.GetLeaderEpoch(),
 			Replicas: m.GetReplicas(), ISR: m.GetIsr(), ELR: m.GetElr(), Barred: m.GetBarred(), MinISR: m.GetMinIsr(),
 			PartitionEpoch: m.GetPartitionEpoch(), ShardOwner: process(m.GetShardOwner()), ShardEpoch: m.GetShardEpoch(),
+			TargetReplicas: m.GetTargetReplicas(), FormerReplicas: m.GetFormerReplicas(),
 		}
+	case *storagev1.ReassignmentRecord:
+		r := cluster.Reassignment{PlanID: key.Name, Paused: m.GetPaused(), Cancelling: m.GetCancelling()}
+		for _, p := range m.GetPartitions() {
+			if id, err := topicid.FromBytes(p.GetTopicId()); err == nil {
+				r.Partitions = append(r.Partitions, cluster.ReassignedPartition{Topic: id, Number: p.GetPartition(), Target: p.GetTarget()})
+			}
+		}
+		return r
 	case *storagev1.DeletionRecord:
 		return cluster.Deletion{Topic: key.Topic, Name: m.GetName(), Pending: m.GetPendingBrokers()}
 	}

@@ -35,6 +35,8 @@ func TestRecordsRoundTrip(t *testing.T) {
 			ELR: []int32{2}, Barred: []int32{2}, MinISR: 2, PartitionEpoch: 9, ShardOwner: cluster.Process{ID: 8, Incarnation: 9}, ShardEpoch: 4,
 		},
 		cluster.Partition{Topic: id, Number: 0, Replicas: []int32{1}, ISR: []int32{1}},
+		cluster.Partition{Topic: id, Number: 1, Replicas: []int32{1, 2, 3}, ISR: []int32{1}, TargetReplicas: []int32{2, 3}, FormerReplicas: []int32{1, 2}},
+		cluster.Reassignment{PlanID: "p1", Paused: true, Cancelling: true, Partitions: []cluster.ReassignedPartition{{Topic: id, Number: 2, Target: []int32{3, 1}}}},
 		cluster.Deletion{Topic: id, Name: "n", Pending: []int32{1, 2}},
 		cluster.ProducerIDs{Next: 1 << 41},
 	}
@@ -66,6 +68,7 @@ func TestBadValues(t *testing.T) {
 		{Type: cluster.KeyTopicName, Name: "n"},
 		{Type: cluster.KeyPartition, Topic: id},
 		{Type: cluster.KeyDeletion, Topic: id},
+		{Type: cluster.KeyReassignment, Name: "p1"},
 	} {
 		name := keyName(keys, key)
 		if back, ok := parseKey(keys, name); !ok || back != key {

@@ -42,6 +42,62 @@ func (w *Writer) Write(ctx context.Context, plan cluster.Plan) (int64, error) {
 	return last, w.store.WaitRevision(ctx, last)
 }
 
+// Result is what became of one of several plans.
+type Result struct {
+	Revision int64
+	Err      error
+}
+
+// WriteEach writes plans of one stage each, which write different keys, several to a
+// transaction, and waits until the store shows them. A plan is written whole or not
+// at all; its errors are those of Write.
+func (w *Writer) WriteEach(ctx context.Context, plans []cluster.Plan) []Result {
+	results := make([]Result, len(plans))
+	var packs [][]int // plans by transaction
+	ops := 0
+	for i, plan := range plans {
+		n := plan.Len()
+		if n == 0 {
+			results[i].Revision = w.store.Revision()
+			continue
+		}
+		if len(packs) == 0 || ops+n > registry.MaxTxnOps {
+			packs, ops = append(packs, nil), 0
+		}
+		packs[len(packs)-1] = append(packs[len(packs)-1], i)
+		ops += n
+	}
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, maxInFlight)
+	for _, pack := range packs {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			var writes []cluster.Write
+			for _, i := range pack {
+				for _, stage := range plans[i].Stages {
+					writes = append(writes, stage...)
+				}
+			}
+			revision, err := w.commit(ctx, writes)
+			for _, i := range pack {
+				results[i] = Result{revision, err}
+			}
+		})
+	}
+	wg.Wait()
+	last := int64(0)
+	for _, r := range results {
+		last = max(last, r.Revision)
+	}
+	if err := w.store.WaitRevision(ctx, last); err != nil {
+		for i := range results {
+			results[i].Err = errors.Join(results[i].Err, err)
+		}
+	}
+	return results
+}
+
 // Settle ends the uncertainty after ErrUnknown and brings the store up to date.
 func (w *Writer) Settle(ctx context.Context) error {
 	revision, err := w.term.Settle(ctx)

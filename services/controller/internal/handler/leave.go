@@ -1,0 +1,99 @@
+package handler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
+	"github.com/leat-io/leat/libs/core/cluster"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/services/controller/internal/reconcile"
+)
+
+const (
+	// leaveLimit bounds how long one request waits for what holds a leave up; the
+	// leaver asks again.
+	leaveLimit = 4 * time.Second
+	// leavePause is the time between two looks at it.
+	leavePause = 200 * time.Millisecond
+	// maxBlockers bounds the partitions that an answer names.
+	maxBlockers = 100
+)
+
+// errBlocked ends a command that has nothing to write because a leave is held up.
+var errBlocked = errors.New("the leave is held up")
+
+// RequestLeave grants leave. A broker's grant is the transaction that fences it and
+// moves its leaderships; what holds it up is waited for a while and then named. The
+// other kinds hold nothing that would have to be moved first.
+func (s *controllerServer) RequestLeave(ctx context.Context, req *controllerv1.RequestLeaveRequest) (*controllerv1.RequestLeaveResponse, error) {
+	leaver, err := life(req.GetProcess(), "the leaving process")
+	if err != nil {
+		return nil, err
+	}
+	if req.GetKind() != controllerv1.ServiceKind_SERVICE_KIND_BROKER {
+		if err := s.h.cfg.Loop.CheckLeading(); err != nil {
+			return nil, err
+		}
+		return &controllerv1.RequestLeaveResponse{Granted: true}, nil
+	}
+	patience := time.NewTimer(min(leaveLimit, max(req.GetDeadline().AsDuration()/2, leavePause)))
+	defer patience.Stop()
+	for {
+		blockers, err := s.leave(ctx, leaver, req.GetDecommission())
+		if err != nil {
+			return nil, err
+		}
+		if len(blockers) == 0 {
+			return &controllerv1.RequestLeaveResponse{Granted: true}, nil
+		}
+		pause := time.NewTimer(leavePause)
+		select {
+		case <-pause.C:
+			continue
+		case <-patience.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+		return &controllerv1.RequestLeaveResponse{Blockers: blockerMessages(blockers)}, nil
+	}
+}
+
+// leave tries once: it asks those who are to take over whether they live, and then
+// grants leave if enough of them answered.
+func (s *controllerServer) leave(ctx context.Context, leaver cluster.Process, decommission bool) ([]cluster.Blocker, error) {
+	var wanted []cluster.Process
+	s.h.cfg.Store.View(func(state *cluster.State, _ int64) { wanted = cluster.LeaveProbes(state, leaver) })
+	probes := s.h.cfg.Liveness.Probe(ctx, wanted)
+	var blockers []cluster.Blocker
+	changes := false
+	position, err := s.h.command(ctx, reconcile.Command{
+		Name: "request leave",
+		Plan: func(state *cluster.State, _ int) (plan cluster.Plan, err error) {
+			if plan, blockers, err = cluster.Leave(state, leaver, probes, decommission); err == nil && len(blockers) > 0 {
+				err = errBlocked
+			}
+			changes = changes || !plan.IsEmpty()
+			return plan, err
+		},
+	})
+	if len(blockers) > 0 && err != nil {
+		return blockers, nil
+	}
+	if err == nil && changes {
+		s.h.cfg.Logger.Info("broker fenced", "broker", leaver.ID, "broker_incarnation", leaver.Incarnation,
+			"reason", "it was granted leave", "decommission", decommission, "revision", position.GetRevision())
+	}
+	return nil, err
+}
+
+func blockerMessages(blockers []cluster.Blocker) []*controllerv1.LeaveBlocker {
+	list := make([]*controllerv1.LeaveBlocker, 0, min(len(blockers), maxBlockers))
+	for _, b := range blockers[:min(len(blockers), maxBlockers)] {
+		list = append(list, &controllerv1.LeaveBlocker{
+			Topic: b.Name, Partition: b.Partition, Error: rpc.ToProto(reconcile.FromRejection(b.Rejection)),
+		})
+	}
+	return list
+}
