@@ -126,7 +126,7 @@ func (m *Manager) applyPartitions(image *metadata.Image) bool {
 			}
 			k := store.Key{Topic: t.ID, Partition: p.GetPartition()}
 			r := m.get(k)
-			if r != nil && !m.mayReplace(r, p, onRecord) {
+			if r != nil && !m.mayReplace(r, p, onRecord) && !m.mayReopen(r) {
 				r.tell(image, t, p)
 				continue
 			}

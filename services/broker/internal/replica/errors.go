@@ -28,6 +28,9 @@ func (r *Replica) describe(reason partition.Reason) *rpc.Error {
 		e := rpc.Errorf(typev1.ErrorReason_ERROR_REASON_NOT_LEADER, "broker %d does not lead %s: go to broker %d, which leads in epoch %d", r.m.cfg.Self.Broker, name, leader.Broker, epoch)
 		return e.WithLeader(leader.Broker, r.m.brokerAddress(leader.Broker), int64(epoch))
 	case partition.ReasonLeaderNotAvailable:
+		if r.core.Down() == partition.ReasonReplicaWithheld {
+			return r.describe(partition.ReasonReplicaWithheld) // which is why nobody leads, or part of it
+		}
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_LEADER_NOT_AVAILABLE, "%s has no serving leader at the moment: try again shortly", name)
 	case partition.ReasonStaleLeaderEpoch:
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STALE_LEADER_EPOCH, "the request names an older leader epoch of %s than %d: refresh the metadata", name, epoch).
@@ -43,6 +46,9 @@ func (r *Replica) describe(reason partition.Reason) *rpc.Error {
 	case partition.ReasonTopicDeleted:
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_TOPIC_DELETED, "topic %s is being deleted: stop working on it", r.Topic)
 	case partition.ReasonDiskOffline:
+		if r.withheld {
+			return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_REPLICA_WITHHELD, "the log of %s on broker %d was found damaged and is withheld: another replica takes over, and this one is fetched again", name, r.m.cfg.Self.Broker)
+		}
 		return r.diskOffline()
 	case partition.ReasonDiskFull:
 		return r.diskFull()

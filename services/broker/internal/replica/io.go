@@ -109,6 +109,7 @@ func (r *Replica) appendOne(a *partition.Append) {
 	switch {
 	case err == nil:
 		b.appendTime = info.AppendTime
+		r.recent.note(info.BaseOffset, now)
 		if b.span != nil {
 			r.ring.add(spanRange{base: info.BaseOffset, end: info.LastOffset + 1, span: b.span.SpanContext()})
 		}

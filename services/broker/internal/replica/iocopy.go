@@ -41,6 +41,7 @@ func (r *Replica) appendCopy(e *partition.AppendCopy) {
 	}
 	switch {
 	case err == nil:
+		r.recent.note(e.Base, done.Now)
 		r.step(done)
 	case refusedBatch(err), isStale(err):
 		r.m.cfg.Metrics.copyFailures.Inc()

@@ -63,14 +63,10 @@ func (r *Replica) Read(p Position, maxBytes int) (Chunk, *rpc.Error) {
 		chunk.More = true
 		return chunk, nil
 	}
-	var buf *rpc.Buffer
-	res, err := r.log().Read(p.Offset, upTo, maxBytes, func(n int) []byte {
-		buf = rpc.GetBuffer(n)
-		return buf.Bytes()
-	})
+	log := r.log()
+	buf, res, err := r.readBatches(log, p.Offset, upTo, maxBytes)
 	if err != nil {
-		buf.Free()
-		return Chunk{}, r.readFailed(err)
+		return Chunk{}, r.readBroken(log, err)
 	}
 	chunk.Next = res.NextOffset
 	if len(res.Data) == 0 {

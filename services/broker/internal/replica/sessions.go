@@ -194,14 +194,9 @@ func (r *Replica) ReadLog(from int64, maxBytes int) (LogRun, *rpc.Error) {
 	end := log.EndOffset()
 	run := LogRun{Next: from, End: end}
 	if from < end {
-		var buf *rpc.Buffer
-		res, err := log.Read(from, end, maxBytes, func(n int) []byte {
-			buf = rpc.GetBuffer(n)
-			return buf.Bytes()
-		})
+		buf, res, err := r.readBatches(log, from, end, maxBytes)
 		if err != nil {
-			buf.Free()
-			return LogRun{}, r.copyFailed(err)
+			return LogRun{}, r.copyFailed(log, err)
 		}
 		run.Next = res.NextOffset
 		if len(res.Data) == 0 {
@@ -222,12 +217,12 @@ func (r *Replica) ReadLog(from int64, maxBytes int) (LogRun, *rpc.Error) {
 
 // copyFailed makes an error of a read for a follower. Offsets that retention took
 // away meanwhile are no fault: the follower begins anew.
-func (r *Replica) copyFailed(err error) *rpc.Error {
+func (r *Replica) copyFailed(log *commitlog.Log, err error) *rpc.Error {
 	var outOfRange *commitlog.OffsetOutOfRangeError
 	if errors.As(err, &outOfRange) {
 		return r.readError(err)
 	}
-	return r.readFailed(err)
+	return r.readBroken(log, err)
 }
 
 // traceOf is the context of the newest append within a range. The caller holds mu.

@@ -62,7 +62,8 @@ func (s *Store) createOn(d *Disk, k Key, topic string, c commitlog.Config, first
 		return nil, err
 	}
 	if first != nil {
-		r.Verdict, r.Fresh = d.verdicts[k], true
+		r.Verdict = d.verdicts[k]
+		r.Fresh = r.Verdict != Intact
 	}
 	s.replicas[k] = r
 	return r, nil

@@ -49,7 +49,8 @@ func (s *Store) SetVerdict(k Key, v Verdict) error {
 // Replace puts a fresh, empty replica in the place of one that is cut, corrupt or
 // missing, for the caller to fill from the leader's log. The bad copy is kept in the
 // quarantine until DropReplaced; a replacement that turned out bad in its turn is
-// deleted. The verdict stays, durably, until ClearVerdict. The caller has made sure
+// deleted. The verdict stays, durably, until ClearVerdict, unless that has come before.
+// The caller has made sure
 // that nobody uses the log but readers, for whom it waits. From one goroutine for
 // each key. Errors are those of Create.
 func (s *Store) Replace(k Key, topic string, c commitlog.Config) (*Replica, error) {
@@ -73,9 +74,13 @@ func (s *Store) Replace(k Key, topic string, c commitlog.Config) (*Replica, erro
 			return nil, err
 		}
 	}
+	pardoned := old != nil && old.pardoned
 	r, err := s.createOn(s.placeFor(old), k, topic, c, func(r *Replica) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if pardoned {
+			return s.dropVerdict(k, nil)
+		}
 		return s.moveVerdict(k, verdict, r.Disk)
 	})
 	if err != nil {
@@ -170,8 +175,13 @@ func (s *Store) moveVerdict(k Key, v Verdict, to *Disk) error {
 			return err
 		}
 	}
+	return s.dropVerdict(k, to)
+}
+
+// dropVerdict takes the verdict off every disk but one. The caller holds mu.
+func (s *Store) dropVerdict(k Key, but *Disk) error {
 	for _, d := range s.online() {
-		if _, there := d.verdicts[k]; d == to || !there {
+		if _, there := d.verdicts[k]; d == but || !there {
 			continue
 		}
 		delete(d.verdicts, k)

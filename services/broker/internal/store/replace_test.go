@@ -76,12 +76,8 @@ func TestADamagedReplicaIsReplacedWhileTheBadCopyIsKept(t *testing.T) {
 	if v := vouchOf(t, s, k); v.Verdict != Corrupt || v.End != 3 {
 		t.Errorf("vouch %+v", v)
 	}
-	// The verdict outlives the process, and that the replica is not barred, for
-	// instance because it has left the in-sync set, makes it no better.
+	// The verdict outlives the process.
 	s = reopen(t, s, fsys, 2, k)
-	if err := s.ClearVerdict(k); err != nil || s.Verdict(k) != Corrupt {
-		t.Fatalf("verdict %v after it was cleared on a damaged log, %v", s.Verdict(k), err)
-	}
 	fresh, err := s.Replace(k, "t", commitlog.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -128,6 +124,33 @@ func TestADamagedReplicaIsReplacedWhileTheBadCopyIsKept(t *testing.T) {
 	}
 	if err := s.DropReplaced(k); err != nil || exists(kept) || s.HasReplaced(k) {
 		t.Errorf("the bad copy is there: %v, %v", exists(kept), err)
+	}
+}
+
+func TestAPardonCountsOnceTheBadCopyIsGone(t *testing.T) {
+	fsys := memfs.New()
+	s := reopen(t, nil, fsys, 1)
+	k := key(1)
+	r, err := s.Create(k, "t", commitlog.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, r, 3)
+	if err := s.SetVerdict(k, Corrupt); err != nil {
+		t.Fatal(err)
+	}
+	// That it is not barred, for instance because it has left the in-sync set, makes
+	// the log no better.
+	if err := s.ClearVerdict(k); err != nil || s.Verdict(k) != Corrupt {
+		t.Fatalf("verdict %v, %v", s.Verdict(k), err)
+	}
+	if r, err = s.Replace(k, "t", commitlog.Config{}); err != nil || r.Fresh || r.Verdict != Intact || !s.HasReplaced(k) {
+		t.Fatalf("replaced: %+v, %v", r, err)
+	}
+	appendTo(t, r, 1)
+	s = reopen(t, s, fsys, 2, k)
+	if v := vouchOf(t, s, k); v.Verdict != Intact || v.End != 1 || !s.HasReplaced(k) {
+		t.Errorf("vouch %+v, the bad copy is kept: %v", v, s.HasReplaced(k))
 	}
 }
 

@@ -54,6 +54,8 @@ type Replica struct {
 	// place, empty, and everything in it comes from a leader.
 	Fresh bool
 
+	pardoned bool // the verdict goes with the bad copy; guarded by the store
+
 	hw atomic.Int64
 	// ceiling is one above the offset that the marks on record must not pass; 0: none.
 	ceiling atomic.Int64

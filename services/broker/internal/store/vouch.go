@@ -147,8 +147,8 @@ func (s *Store) Offline(k Key) bool {
 // ClearVerdict forgets what stood against a replica, durably. Only a metadata
 // stream that shows this process's incarnation on record and the replica not
 // barred permits it. A replica whose log did not open stays withheld, and so does one
-// whose log is cut or corrupt and was not replaced (see Replace): what is wrong with
-// it is there still.
+// whose log is cut or corrupt and was not replaced: what is wrong with it is there
+// still. Its verdict goes with it when it is replaced.
 func (s *Store) ClearVerdict(k Key) error { return s.clear(k, false) }
 
 // Trust is ClearVerdict for a replica that was elected leader in spite of what stands
@@ -177,6 +177,7 @@ func (s *Store) clearVerdict(k Key, trust bool) (lost bool, err error) {
 	if r != nil {
 		damaged := !r.Fresh && !trust && (r.Verdict == Cut || r.Verdict == Corrupt)
 		if r.Log == nil || damaged {
+			r.pardoned = true
 			return false, nil
 		}
 	}
