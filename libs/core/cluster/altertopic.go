@@ -47,7 +47,7 @@ func AlterTopic(s *State, limits Limits, c AlterTopicCommand) (Plan, error) {
 	next := t
 	next.Configs = configs
 	if c.Partitions != 0 {
-		if rejection := addPartitions(p, limits, t, c.Partitions, configs); rejection != nil {
+		if rejection := addPartitions(p, t, c.Partitions, configs); rejection != nil {
 			return Plan{}, rejection.with("topic", c.Name)
 		}
 		next.Partitions = c.Partitions
@@ -81,8 +81,12 @@ func checkMinISR(s *State, t Topic, c AlterTopicCommand, configs map[string]stri
 		return reject("INVALID_CONFIG", "%v", err).with("topic", c.Name)
 	}
 	for _, e := range s.partitions[t.ID] {
-		if n := int32(len(e.Value.Replicas)); config.MinInsyncReplicas > n {
-			return reject("INVALID_CONFIG", "min.insync.replicas=%d is above the replication factor %d; lower it", config.MinInsyncReplicas, n).with("topic", c.Name)
+		n := e.Value.ReplicationFactor()
+		if e.Value.IsReassigning() {
+			n = min(n, int32(len(e.Value.TargetReplicas)))
+		}
+		if config.MinInsyncReplicas > n {
+			return reject("INVALID_CONFIG", "min.insync.replicas=%d is above the replication factor %d; lower it, or raise the replication factor first", config.MinInsyncReplicas, n).with("topic", c.Name)
 		}
 	}
 	return nil
@@ -90,7 +94,7 @@ func checkMinISR(s *State, t Topic, c AlterTopicCommand, configs map[string]stri
 
 // addPartitions plans the records of more partitions. The topic is raised in a
 // later stage.
-func addPartitions(p *planner, limits Limits, t Topic, want int32, configs map[string]string) *Rejection {
+func addPartitions(p *planner, t Topic, want int32, configs map[string]string) *Rejection {
 	if want <= t.Partitions {
 		return reject("INVALID_PARTITIONS", "the topic has %d partitions and can only get more, not %d; partitions are never taken away", t.Partitions, max(want, 0))
 	}
@@ -101,9 +105,9 @@ func addPartitions(p *planner, limits Limits, t Topic, want int32, configs map[s
 	if last == nil {
 		return reject("INTERNAL_BUG", "partition %d of the topic has no record; please report this", t.Partitions-1)
 	}
-	replicationFactor := int32(len(last.Value.Replicas))
-	brokers, rejection := placeable(p.state, Limits{}, replicationFactor)
-	if rejection != nil {
+	replicationFactor := last.Value.ReplicationFactor()
+	live := p.state.placeable()
+	if rejection := checkPlaceable(live, replicationFactor); rejection != nil {
 		return rejection
 	}
 	config, err := topicconfig.Parse(p.state.Cluster().DefaultConfigs, configs)
@@ -111,7 +115,8 @@ func addPartitions(p *planner, limits Limits, t Topic, want int32, configs map[s
 		return reject("INVALID_CONFIG", "%v", err)
 	}
 	// Go on round the brokers where the last partition is.
-	at, _ := slices.BinarySearch(brokers, last.Value.Replicas[0])
+	order := p.state.newRing(live)
+	at := order.position(last.Value.Replicas[0])
 	floor := value(p.state.names[t.Name]).LeaderEpochFloor
 	for n := t.Partitions; n < want; n++ {
 		if p.state.Partition(t.ID, n) != nil {
@@ -119,8 +124,8 @@ func addPartitions(p *planner, limits Limits, t Topic, want int32, configs map[s
 			// removes it, and then this can be asked again.
 			return reject("CONTROLLER_NOT_AVAILABLE", "an unfinished change of the topic is being cleaned up; try again")
 		}
-		replicas := place(brokers, at+1+int(n-t.Partitions), replicationFactor)
-		p.put(newPartition(p.state, t.ID, n, replicas, config.MinISR(replicationFactor), floor))
+		replicas := order.place(at+1+int(n-t.Partitions), replicationFactor)
+		p.put(newPartition(t.ID, n, replicas, config.MinISR(replicationFactor), floor))
 	}
 	return nil
 }

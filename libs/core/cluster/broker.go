@@ -4,33 +4,11 @@ import (
 	"slices"
 
 	"github.com/leat-io/leat/libs/core/topicconfig"
-	"github.com/leat-io/leat/libs/topicid"
 )
 
 // maxStageWrites is what fits in one transaction beside the guard; a plan whose
 // parts must take place together stays within it.
 const maxStageWrites = 100
-
-// Verdict says how whole a replica is, numbered as in the protos.
-type Verdict int32
-
-// The verdicts.
-const (
-	Intact    Verdict = 1
-	Cut       Verdict = 2
-	UncleanOS Verdict = 3
-	Missing   Verdict = 4
-	Corrupt   Verdict = 5
-)
-
-// Vouch is what a broker says of one of its replicas.
-type Vouch struct {
-	Topic     topicid.ID
-	Partition int32
-	LastEpoch int32
-	End       int64
-	Verdict   Verdict
-}
 
 // BrokerRegistration is a broker's registration with its vouches.
 type BrokerRegistration struct {
@@ -39,22 +17,6 @@ type BrokerRegistration struct {
 	Rack      string
 	ClusterID string // found on its disks; empty: new disks
 	Vouches   []Vouch
-}
-
-// SetVouches remembers what a broker says of its replicas, in place of what an
-// earlier life said. It is not part of etcd's state; call it before
-// RegisterBroker's plan is made, with each registration.
-func (s *State) SetVouches(r BrokerRegistration) {
-	for life := range s.vouches {
-		if life.ID == r.Process.ID {
-			delete(s.vouches, life)
-		}
-	}
-	m := make(map[PartitionID]Vouch, len(r.Vouches))
-	for _, v := range r.Vouches {
-		m[PartitionID{v.Topic, v.Partition}] = v
-	}
-	s.vouches[r.Process] = m
 }
 
 // RegisterBroker plans a broker's registration: its record takes the new life,
@@ -79,34 +41,57 @@ func RegisterBroker(s *State, r BrokerRegistration) (Plan, error) {
 	record := Broker{Process: r.Process, Address: r.Address, Rack: r.Rack}
 	old := s.Broker(r.Process.ID)
 	if old != nil && old.Value == record {
-		return Plan{}, nil
+		return sameRecord(s, r.Process.ID)
 	}
 	if old != nil && old.Value.Process == r.Process {
 		// The same life: its vouch is known, only fencing, address or leave end.
 		return returnBroker(s, record)
 	}
+	return newLife(s, record, r)
+}
+
+// sameRecord plans what a new controller learns from the vouches of a broker that it
+// found unfenced: who has the longest copy, say.
+func sameRecord(s *State, broker int32) (Plan, error) {
 	p := newPlanner(s)
-	view := brokerView{state: s, override: &record}
+	together := s.electHeld(brokerView{state: s}, broker, nil)
+	for _, next := range together[:min(len(together), reconcileWrites)] {
+		p.put(next)
+	}
+	return p.done()
+}
+
+// newLife plans that a broker's record takes a new life, unfenced, together with the
+// bars that its vouches bring and the elections that follow.
+func newLife(s *State, record Broker, r BrokerRegistration) (Plan, error) {
 	var changed []Partition
-	for _, e := range s.held(r.Process.ID) {
+	for _, e := range s.held(record.Process.ID) {
 		next := e.Value
 		next.Barred = barred(s, next, r)
 		if !slices.Equal(next.Barred, e.Value.Barred) {
 			changed = append(changed, next)
 		}
 	}
-	together := s.electAll(view, changed)
+	p := newPlanner(s)
+	together := s.electHeld(brokerView{state: s, override: &record}, record.Process.ID, changed)
 	if len(together) < maxStageWrites {
 		for _, next := range together {
 			p.put(next)
 		}
-	} else {
-		// Too many for one transaction: bars first, elections by Reconcile after.
-		for _, next := range changed {
-			p.put(next)
-		}
-		p.next()
+		p.put(record)
+		return p.done()
 	}
+	// Too many for one transaction. Bars come first, and who leads where a barred
+	// replica did; Reconcile runs the other elections after. Until then the life on
+	// record is the old one, so that nobody is elected for a bar that ends.
+	view := brokerView{state: s}
+	for _, next := range changed {
+		if slices.Contains(next.Barred, record.Process.ID) {
+			view.elect(&next, s.configs[next.Topic], Hints{})
+		}
+		p.put(next)
+	}
+	p.next()
 	p.put(record)
 	return p.done()
 }
@@ -122,95 +107,43 @@ func returnBroker(s *State, record Broker) (Plan, error) {
 		}
 	}
 	p := newPlanner(s)
-	together := s.electAll(brokerView{state: s, override: &record}, nil)
+	p.put(record)
+	electTogether(p, record)
+	return p.done()
+}
+
+// electTogether plans the elections that a broker's record brings, if they fit into
+// the record's transaction; else they are left to Reconcile.
+func electTogether(p *planner, record Broker) {
+	together := p.state.electHeld(brokerView{state: p.state, override: &record}, record.Process.ID, nil)
 	if len(together) < maxStageWrites {
 		for _, next := range together {
 			p.put(next)
 		}
 	}
-	p.put(record)
-	return p.done()
 }
 
-// held lists the partitions of living topics that a broker holds, sorted.
-func (s *State) held(broker int32) []*Entry[Partition] {
-	var held []*Entry[Partition]
-	for _, t := range s.Topics() {
-		if t.Value.Deleting {
-			continue
-		}
-		for _, e := range s.Partitions(t.Value.ID) {
-			if slices.Contains(e.Value.Replicas, broker) {
-				held = append(held, e)
-			}
-		}
-	}
-	return held
-}
-
-// barred is who may not be elected in a partition once a broker's new life is on
-// record.
-func barred(s *State, p Partition, r BrokerRegistration) []int32 {
-	b := r.Process.ID
-	if !slices.Contains(p.ISR, b) && !slices.Contains(p.ELR, b) {
-		return p.Barred
-	}
-	vouch, ok := s.vouches[r.Process][PartitionID{p.Topic, p.Number}]
-	if !ok {
-		vouch.Verdict = Missing
-	}
-	intact := vouch.Verdict == Intact || vouch.Verdict == Missing && neverOpened(s, p)
-	switch {
-	case intact:
-		return keep(p.Barred, func(x int32) bool { return x != b })
-	case slices.Contains(p.Barred, b):
-		return p.Barred
-	default:
-		return append(slices.Clone(p.Barred), b)
-	}
-}
-
-// neverOpened tells whether a missing replica may be one that its broker had not
-// made yet when it died: it is the only one, in the first leader epoch of its
-// topic. A wiped disk in that epoch looks the same; with one replica nothing more
-// is promised.
-func neverOpened(s *State, p Partition) bool {
-	t := s.topics[p.Topic]
-	if t == nil || len(p.Replicas) != 1 {
-		return false
-	}
-	return p.LeaderEpoch == value(s.names[t.Value.Name]).LeaderEpochFloor+1
-}
-
-// electAll runs the elections that a view of the brokers brings, on top of
-// records that change anyway, and returns every record that changes.
-func (s *State) electAll(view brokerView, changed []Partition) []Partition {
+// electHeld runs the elections that a view of the brokers brings where one broker
+// holds a replica, on top of records that change anyway, and returns every record
+// that changes.
+func (s *State) electHeld(view brokerView, broker int32, changed []Partition) []Partition {
 	pre := make(map[PartitionID]Partition, len(changed))
 	for _, p := range changed {
-		pre[PartitionID{p.Topic, p.Number}] = p
+		pre[p.id()] = p
 	}
 	var all []Partition
-	for _, t := range s.Topics() {
-		if t.Value.Deleting {
-			continue
+	for _, e := range s.held(broker) {
+		next, ok := pre[e.Value.id()]
+		if !ok {
+			next = e.Value
 		}
-		config := s.config(t.Value)
-		for _, e := range s.Partitions(t.Value.ID) {
-			next, ok := pre[PartitionID{e.Value.Topic, e.Value.Number}]
-			if !ok {
-				next = e.Value
-			}
-			view.elect(&next, config)
-			if !samePartition(e.Value, next) {
-				all = append(all, next)
-			}
+		view.elect(&next, s.configs[next.Topic], Hints{})
+		if !samePartition(e.Value, next) {
+			all = append(all, next)
 		}
 	}
 	return all
 }
-
-// config is a topic's configuration in force.
-func (s *State) config(t Topic) topicconfig.Config { return s.configs[t.ID] }
 
 func (s *State) setConfig(t Topic) {
 	c, err := topicconfig.Parse(s.Cluster().DefaultConfigs, t.Configs)
@@ -225,7 +158,8 @@ func samePartition(a, b Partition) bool {
 	return a.Leader == b.Leader && a.LeaderEpoch == b.LeaderEpoch && a.MinISR == b.MinISR &&
 		a.ShardOwner == b.ShardOwner && a.ShardEpoch == b.ShardEpoch &&
 		slices.Equal(a.Replicas, b.Replicas) && slices.Equal(a.ISR, b.ISR) &&
-		slices.Equal(a.ELR, b.ELR) && slices.Equal(a.Barred, b.Barred)
+		slices.Equal(a.ELR, b.ELR) && slices.Equal(a.Barred, b.Barred) &&
+		slices.Equal(a.TargetReplicas, b.TargetReplicas) && slices.Equal(a.FormerReplicas, b.FormerReplicas)
 }
 
 // FenceBroker plans that a life of a broker is fenced, and its leaderships go to
@@ -239,13 +173,8 @@ func FenceBroker(s *State, life Process, leave bool) (Plan, error) {
 	record := old.Value
 	record.Fenced, record.Draining = true, leave
 	p := newPlanner(s)
-	together := s.electAll(brokerView{state: s, override: &record}, nil)
 	p.put(record)
-	if len(together) < maxStageWrites {
-		for _, next := range together {
-			p.put(next)
-		}
-	}
+	electTogether(p, record)
 	return p.done()
 }
 

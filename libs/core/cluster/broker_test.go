@@ -56,20 +56,6 @@ func TestVerdictsBar(t *testing.T) {
 	}
 }
 
-func TestReplicaNeverMade(t *testing.T) {
-	w := newWorld(t, 1)
-	id := w.create(t, "a", 1, 1)
-	life := w.start(t, 1, nil) // died before it made the folder
-	if p := w.Partition(id, 0).Value; p.Leader != life {
-		t.Errorf("%+v", p)
-	}
-	// In a later epoch the same words mean a lost disk.
-	w.start(t, 1, nil)
-	if p := w.Partition(id, 0).Value; !p.Leader.IsZero() || !slices.Equal(p.Barred, []int32{1}) {
-		t.Errorf("%+v", p)
-	}
-}
-
 func TestUncleanOnlyWhereAllowed(t *testing.T) {
 	w := newWorld(t, 1)
 	id := w.create(t, "a", 1, 1)
@@ -81,8 +67,22 @@ func TestUncleanOnlyWhereAllowed(t *testing.T) {
 	plan, err := AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"unclean.leader.election.enable": "true"}})
 	w.apply(t, plan, err)
 	w.settle(t)
+	// An earlier leader may still commit on its own for a while.
+	p := w.Partition(id, 0).Value
+	if want := []Wait{{PartitionID{id, 0}, p.LeaderEpoch, WaitUnclean}}; !p.Leader.IsZero() || !slices.Equal(Waiting(w.State), want) {
+		t.Fatalf("%+v, waiting: %+v", p, Waiting(w.State))
+	}
+	plan, err = Reconcile(w.State, Hints{Overdue: func(w Wait) bool { return w.Kind == WaitUnclean }})
+	if changes := LeaderChanges(w.State, plan); len(changes) != 1 || !changes[0].Unclean || changes[0].Topic != "a" {
+		t.Errorf("changes: %+v", changes)
+	}
+	w.apply(t, plan, err)
 	if p := w.Partition(id, 0).Value; p.Leader.ID != 1 || len(p.Barred) != 0 {
 		t.Errorf("%+v", p)
+	}
+	w.settle(t)
+	if waits := Waiting(w.State); len(waits) != 0 {
+		t.Errorf("waiting still: %+v", waits)
 	}
 }
 
@@ -91,19 +91,21 @@ func TestFailoverShrinksAndELR(t *testing.T) {
 	id := w.newID()
 	plan, _, err := createTopics(w.State, testLimits(), []NewTopic{{Name: "a", ReplicationFactor: 3, ID: id, Configs: map[string]string{"min.insync.replicas": "2"}}})
 	w.apply(t, plan, err)
+	w.makeFolders(t)
 	w.stop(t, 1)
 	p := w.Partition(id, 0).Value
-	if p.Leader.ID != 2 || !slices.Equal(p.ISR, []int32{2, 3}) || len(p.ELR) != 0 {
+	if !slices.Equal(p.ISR, []int32{2, 3}) || len(p.ELR) != 0 || p.Leader.ID == 1 || p.MinISR != 2 {
 		t.Fatalf("one down: %+v", p)
 	}
-	w.stop(t, 2)
+	second, third := p.Leader.ID, 5-p.Leader.ID
+	w.stop(t, second)
 	p = w.Partition(id, 0).Value
-	if p.Leader.ID != 3 || !slices.Equal(p.ISR, []int32{3}) || !slices.Equal(p.ELR, []int32{2}) {
+	if p.Leader.ID != third || !slices.Equal(p.ISR, []int32{third}) || !slices.Equal(p.ELR, []int32{second}) {
 		t.Fatalf("two down: %+v", p)
 	}
-	w.stop(t, 3)
+	w.stop(t, third)
 	p = w.Partition(id, 0).Value
-	if !p.Leader.IsZero() || !slices.Equal(p.ISR, []int32{3}) || !slices.Equal(p.ELR, []int32{2}) {
+	if !p.Leader.IsZero() || !slices.Equal(p.ISR, []int32{third}) || !slices.Equal(p.ELR, []int32{second}) {
 		t.Fatalf("all down: %+v", p)
 	}
 	// 1 left while the ISR sufficed: it may lack records and must wait.
@@ -111,9 +113,9 @@ func TestFailoverShrinksAndELR(t *testing.T) {
 	if p = w.Partition(id, 0).Value; !p.Leader.IsZero() {
 		t.Fatalf("elected from outside: %+v", p)
 	}
-	w.start(t, 2, w.vouchAll(2, Intact))
+	w.start(t, second, w.vouchAll(second, Intact))
 	p = w.Partition(id, 0).Value
-	if p.Leader.ID != 2 || !slices.Equal(p.ISR, []int32{2}) || !slices.Equal(p.ELR, []int32{3}) {
+	if p.Leader.ID != second || !slices.Equal(p.ISR, []int32{second}) || !slices.Equal(p.ELR, []int32{third}) {
 		t.Fatalf("from the ELR: %+v", p)
 	}
 }

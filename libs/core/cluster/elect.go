@@ -26,6 +26,13 @@ func (v brokerView) unfenced(id int32) (Process, bool) {
 	return b.Value.Process, true
 }
 
+// trusted tells whether a member of ISR or ELR may be counted on and elected: it is
+// unfenced and not barred.
+func (v brokerView) trusted(p *Partition, b int32) bool {
+	_, ok := v.unfenced(b)
+	return ok && !slices.Contains(p.Barred, b)
+}
+
 // leads tells whether a partition's leader may go on: it is on record, unfenced,
 // in sync and not barred.
 func (v brokerView) leads(p *Partition) bool {
@@ -34,59 +41,106 @@ func (v brokerView) leads(p *Partition) bool {
 		slices.Contains(p.ISR, p.Leader.ID) && !slices.Contains(p.Barred, p.Leader.ID)
 }
 
-// elect brings a partition's leader, ISR, ELR and bars in line with who lives.
-// Slices are replaced, never changed in place.
-func (v brokerView) elect(p *Partition, config topicconfig.Config) {
+// elect brings a partition's leader, ISR, ELR and bars in line with who lives, and
+// tells what it waits for if it has no leader. Slices are replaced, never changed
+// in place.
+func (v brokerView) elect(p *Partition, config topicconfig.Config, hints Hints) WaitKind {
+	if v.state.neverLed(p) {
+		return v.first(p, hints)
+	}
+	var wait WaitKind
 	if !v.leads(p) {
-		v.choose(p, config)
+		wait = v.choose(p, config, hints)
 	}
 	if p.Leader.IsZero() {
 		// Nobody live: ISR and ELR stay, whoever of them comes back first leads.
-		return
+		return wait
 	}
-	trusted := func(b int32) bool {
-		_, ok := v.unfenced(b)
-		return ok && !slices.Contains(p.Barred, b)
-	}
+	trusted := func(b int32) bool { return v.trusted(p, b) }
 	dropped := keep(p.ISR, func(b int32) bool { return !trusted(b) })
 	if len(dropped) > 0 || slices.ContainsFunc(p.ELR, func(b int32) bool { return slices.Contains(p.Barred, b) }) {
 		p.ISR = keep(p.ISR, trusted)
 		// One that left an insufficient ISR had every committed record when it
 		// left, unless it is barred.
-		elr := keep(union(p.ELR, dropped), func(b int32) bool { return !slices.Contains(p.Barred, b) })
-		p.ELR = elr
+		p.ELR = keep(union(p.ELR, dropped), func(b int32) bool { return !slices.Contains(p.Barred, b) })
 	}
+	trim(p)
+	return 0
+}
+
+// trim empties the ELR beside a sufficient ISR, and takes bars from those who are
+// members of neither.
+func trim(p *Partition) {
 	if int32(len(p.ISR)) >= p.MinISR {
 		p.ELR = nil
 	}
-	p.Barred = keep(p.Barred, func(b int32) bool { return slices.Contains(p.ISR, b) || slices.Contains(p.ELR, b) })
+	if len(p.Barred) > 0 {
+		p.Barred = keep(p.Barred, func(b int32) bool { return slices.Contains(p.ISR, b) || slices.Contains(p.ELR, b) })
+	}
 }
 
-// choose elects a leader, or none.
-func (v brokerView) choose(p *Partition, config topicconfig.Config) {
-	electable := func(b int32) bool {
-		_, ok := v.unfenced(b)
-		return ok && !slices.Contains(p.Barred, b)
-	}
-	inOrder := union(p.Replicas, nil)
-	fromISR := keep(inOrder, func(b int32) bool { return slices.Contains(p.ISR, b) && electable(b) })
-	fromELR := keep(inOrder, func(b int32) bool { return slices.Contains(p.ELR, b) && electable(b) })
-	switch {
-	case len(fromISR) > 0:
-		v.lead(p, fromISR[0])
-	case len(fromELR) > 0:
-		// Members of the ISR that do not live had no record committed without it.
-		p.ELR = union(keep(p.ELR, func(b int32) bool { return b != fromELR[0] }), p.ISR)
-		p.ISR = []int32{fromELR[0]}
-		v.lead(p, fromELR[0])
-	default:
-		if b, ok := v.lastResort(p, config); ok {
-			p.ISR, p.ELR, p.Barred = []int32{b}, nil, nil
-			v.lead(p, b)
-			return
+// first elects a partition's first leader, from those whose folder exists durably:
+// once every living replica has told of its own, or a wait is over. Nobody can have
+// a record yet, so that those who are silent or fenced merely leave the ISR.
+func (v brokerView) first(p *Partition, hints Hints) WaitKind {
+	var told []int32
+	silent := false
+	for _, b := range p.Replicas {
+		life, ok := v.unfenced(b)
+		if !ok {
+			continue
 		}
-		p.Leader = Process{}
+		vouch, said := v.state.vouches[life][p.id()]
+		switch {
+		case said && vouch.Verdict == Intact:
+			told = append(told, b)
+		case said && vouch.Verdict != Missing:
+			// Its disk failed: no folder will come.
+		default:
+			silent = true
+		}
 	}
+	if len(told) == 0 || silent && !hints.overdue(Wait{p.id(), p.LeaderEpoch, WaitFolders}) {
+		return WaitFolders
+	}
+	p.ISR, p.ELR, p.Barred = told, nil, nil
+	v.lead(p, told[0])
+	return 0
+}
+
+// choose elects a leader, or none, and tells what is waited for.
+func (v brokerView) choose(p *Partition, config topicconfig.Config, hints Hints) WaitKind {
+	inOrder := union(p.Replicas, nil)
+	fromISR := keep(inOrder, func(b int32) bool { return slices.Contains(p.ISR, b) && v.trusted(p, b) })
+	if len(fromISR) > 0 {
+		v.lead(p, pick(p, fromISR))
+		return 0
+	}
+	fromELR := keep(inOrder, func(b int32) bool { return slices.Contains(p.ELR, b) && v.trusted(p, b) })
+	if len(fromELR) > 0 {
+		b := pick(p, fromELR)
+		// Members of the ISR that do not live had no record committed without it.
+		p.ELR = union(keep(p.ELR, func(x int32) bool { return x != b }), p.ISR)
+		p.ISR = []int32{b}
+		v.lead(p, b)
+		return 0
+	}
+	return v.lastResort(p, config, hints)
+}
+
+// pick chooses a leader among members of the replicas, which are in order: the
+// preferred one, or else one by chance that stays the same for the partition, so
+// that a dead broker's leaderships spread over all that remain.
+func pick(p *Partition, candidates []int32) int32 {
+	if candidates[0] == p.Replicas[0] {
+		return candidates[0]
+	}
+	h := uint32(2166136261)
+	for _, b := range p.Topic {
+		h = (h ^ uint32(b)) * 16777619
+	}
+	h = (h ^ uint32(p.Number)) * 2654435769
+	return candidates[(h>>16)%uint32(len(candidates))]
 }
 
 // lead makes a broker the leader in the next leader epoch.
@@ -95,35 +149,85 @@ func (v brokerView) lead(p *Partition, b int32) {
 	p.LeaderEpoch++
 }
 
-// lastResort picks a leader where no member of ISR and ELR is electable: if all
-// of them are live and merely lost what the page cache had, the longest of them;
-// else, only if the topic allows an unclean election, any replica that lives.
-func (v brokerView) lastResort(p *Partition, config topicconfig.Config) (int32, bool) {
+// leadAlone makes a broker the leader of which nobody knows that it has every
+// record.
+func (v brokerView) leadAlone(p *Partition, b int32) {
+	p.ISR, p.ELR, p.Barred = []int32{b}, nil, nil
+	v.lead(p, b)
+}
+
+// lastResort elects where no member of ISR and ELR is trusted: if all of them are
+// live and merely lost what the page cache had, the longest of them, which is
+// trusted from then on; else, only if the topic allows an unclean election and no
+// earlier leader can commit any more, any replica that lives.
+func (v brokerView) lastResort(p *Partition, config topicconfig.Config, hints Hints) WaitKind {
+	if v.allLostTheirCache(p) {
+		b, _ := v.longest(p, union(p.ISR, p.ELR))
+		v.leadAlone(p, b)
+		return 0
+	}
+	if config.UncleanLeaderElectionEnable {
+		if !hints.overdue(Wait{p.id(), p.LeaderEpoch, WaitUnclean}) {
+			p.Leader = Process{}
+			return WaitUnclean
+		}
+		if b, ok := v.longest(p, p.Replicas); ok {
+			v.leadAlone(p, b)
+			return 0
+		}
+		p.Leader = Process{}
+		return WaitUnclean
+	}
+	p.Leader = Process{}
+	return 0
+}
+
+// allLostTheirCache tells whether every member of ISR and ELR has vouched, and each
+// that its host went down uncleanly under durability=os.
+func (v brokerView) allLostTheirCache(p *Partition) bool {
 	members := union(p.ISR, p.ELR)
-	var best *Vouch
-	var bestBroker int32
-	all := true
 	for _, b := range members {
 		life, ok := v.unfenced(b)
-		vouch, vouched := v.state.vouches[life][PartitionID{p.Topic, p.Number}]
+		vouch, vouched := v.state.vouches[life][p.id()]
 		if !ok || !vouched || vouch.Verdict != UncleanOS {
-			all = false
-			break
-		}
-		if best == nil || cmp.Or(cmp.Compare(vouch.LastEpoch, best.LastEpoch), cmp.Compare(vouch.End, best.End)) > 0 {
-			best, bestBroker = &vouch, b
+			return false
 		}
 	}
-	if all && best != nil {
-		return bestBroker, true
+	return len(members) > 0
+}
+
+// longest is who of some brokers lives and has the longest copy, as far as is
+// known: one that can be read before one that cannot, and the earlier in the order
+// of ISR, ELR and replicas where nothing else tells them apart.
+func (v brokerView) longest(p *Partition, candidates []int32) (int32, bool) {
+	type copyOf struct {
+		usable    int
+		lastEpoch int32
+		end       int64
 	}
-	if !config.UncleanLeaderElectionEnable {
-		return 0, false
-	}
-	for _, b := range union(members, p.Replicas) {
-		if _, ok := v.unfenced(b); ok {
-			return b, true
+	best, found := int32(0), false
+	var bestCopy copyOf
+	for _, b := range union(union(keep(p.ISR, in(candidates)), keep(p.ELR, in(candidates))), candidates) {
+		life, ok := v.unfenced(b)
+		if !ok {
+			continue
+		}
+		c := copyOf{usable: 1, lastEpoch: -1, end: -1}
+		if vouch, vouched := v.state.vouches[life][p.id()]; vouched {
+			c.lastEpoch, c.end = vouch.LastEpoch, vouch.End
+			if vouch.Verdict == Missing || vouch.Verdict == Corrupt {
+				c.usable = 0
+			}
+		}
+		better := cmp.Or(cmp.Compare(c.usable, bestCopy.usable), cmp.Compare(c.lastEpoch, bestCopy.lastEpoch), cmp.Compare(c.end, bestCopy.end)) > 0
+		if !found || better {
+			best, bestCopy, found = b, c, true
 		}
 	}
-	return 0, false
+	return best, found
+}
+
+// in tells membership of a list.
+func in(list []int32) func(int32) bool {
+	return func(b int32) bool { return slices.Contains(list, b) }
 }

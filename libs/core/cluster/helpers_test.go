@@ -117,6 +117,36 @@ func (w *world) start(t fataler, id int32, vouches []Vouch) Process {
 	return life
 }
 
+// makeFolders has every living broker make what it has not, and tell.
+func (w *world) makeFolders(t fataler) {
+	t.Helper()
+	for _, b := range w.Brokers() {
+		if !b.Value.Fenced {
+			w.makeFoldersOf(t, b.Value.Process)
+		}
+	}
+	w.settle(t)
+}
+
+func (w *world) makeFoldersOf(t fataler, life Process) {
+	t.Helper()
+	var vouches []Vouch
+	for _, e := range w.held(life.ID) {
+		if w.neverLed(&e.Value) {
+			vouches = append(vouches, Vouch{Topic: e.Value.Topic, Partition: e.Value.Number, LastEpoch: -1, Verdict: Intact})
+		}
+	}
+	w.report(t, life, vouches)
+}
+
+// report brings a living broker's news.
+func (w *world) report(t fataler, life Process, vouches []Vouch) {
+	t.Helper()
+	w.NoteReplicas(life, vouches)
+	plan, err := ReportReplicas(w.State, life, vouches)
+	w.apply(t, plan, err)
+}
+
 // stop fences a broker whose key has gone.
 func (w *world) stop(t fataler, id int32) {
 	t.Helper()
@@ -141,6 +171,7 @@ func (w *world) create(t fataler, name string, partitions, replicas int32) topic
 	}
 	w.apply(t, plan, err)
 	w.settle(t)
+	w.makeFolders(t)
 	return id
 }
 

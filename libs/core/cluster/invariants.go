@@ -28,6 +28,10 @@ func checkPartition(before, next *Partition) error {
 		return broken("a barred replica does not lead")
 	case slices.ContainsFunc(next.Barred, func(b int32) bool { return !slices.Contains(next.ISR, b) && !slices.Contains(next.ELR, b) }):
 		return broken("only members of ISR and ELR are barred")
+	case len(next.TargetReplicas) == 0 != (len(next.FormerReplicas) == 0):
+		return broken("a reassignment has replicas that it ends with and replicas that it began with")
+	case len(next.TargetReplicas) > 0 && !reassigns(next):
+		return broken("while a partition is reassigned its replicas are those before and after")
 	case next.MinISR < 1:
 		return broken("the smallest sufficient ISR has at least one member")
 	case next.LeaderEpoch < 0 || next.LeaderEpoch == math.MaxInt32:
@@ -51,6 +55,13 @@ func checkPartition(before, next *Partition) error {
 		return broken("another owner has a higher shard epoch")
 	}
 	return nil
+}
+
+// reassigns tells whether a partition's replicas are the union that they must be.
+func reassigns(p *Partition) bool {
+	return distinct(p.TargetReplicas) && distinct(p.FormerReplicas) &&
+		subset(p.TargetReplicas, p.Replicas) && subset(p.FormerReplicas, p.Replicas) &&
+		len(union(p.TargetReplicas, p.FormerReplicas)) == len(p.Replicas)
 }
 
 func distinct(list []int32) bool {

@@ -179,6 +179,9 @@ func (m *model) tidy(t *rapid.T) {
 				_, ok := view.unfenced(b)
 				return ok && !slices.Contains(p.Barred, b)
 			})
+			if m.neverLed(&p) {
+				continue
+			}
 			if p.Leader.IsZero() == electable {
 				t.Fatalf("electable %v, and yet: %+v", electable, p)
 			}
@@ -260,7 +263,7 @@ func (m *model) checkFloor(t *rapid.T, p Partition) {
 	if top == nil {
 		return
 	}
-	if had := m.epochs[fmt.Sprintf("%s-%d", top.Value.Name, p.Number)]; p.LeaderEpoch <= had {
+	if had := m.epochs[fmt.Sprintf("%s-%d", top.Value.Name, p.Number)]; p.LeaderEpoch < had || p.LeaderEpoch == had && !p.Leader.IsZero() {
 		t.Fatalf("%s-%d starts in epoch %d after %d", top.Value.Name, p.Number, p.LeaderEpoch, had)
 	}
 }
@@ -287,7 +290,13 @@ func TestRandomCommandsKeepTheRules(t *testing.T) {
 				m.write(t, plan, err)
 			},
 			"tidy": m.tidy,
-			"":     m.check,
+			"make folders": func(t *rapid.T) {
+				if b := m.Broker(m.brokerID(t)); b != nil {
+					m.makeFoldersOf(t, b.Value.Process)
+					m.check(t)
+				}
+			},
+			"": m.check,
 		})
 		m.tidy(t)
 	})

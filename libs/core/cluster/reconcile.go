@@ -1,7 +1,7 @@
 package cluster
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/leat-io/leat/libs/core/topicconfig"
@@ -13,13 +13,15 @@ const reconcileWrites = 2000
 
 // Reconcile plans what follows from the state itself: leaders for partitions
 // whose leader is gone, then smaller in-sync sets, owners for shards, copies of
-// min.insync.replicas, and the ends of deletions and of topics that a controller
-// left half made. Call it until the plan is empty. The error is an
-// *InvariantError.
+// min.insync.replicas, more replicas for internal topics that have few, and the
+// ends of deletions and of topics that a controller left half made. Call it until
+// the plan is empty, and again when a wait is overdue. It notes in the state which
+// partitions it found in order, and looks at them no more until something changes
+// for them; so one goroutine at a time may call it, while others read. The error is
+// an *InvariantError.
 func Reconcile(s *State, hints Hints) (Plan, error) {
-	_ = hints
 	p := newPlanner(s)
-	leaders, others := s.outOfLine(assignShards(s))
+	leaders, others := s.outOfLine(hints)
 	for _, next := range leaders {
 		p.put(next)
 	}
@@ -32,54 +34,88 @@ func Reconcile(s *State, hints Hints) (Plan, error) {
 	return bound(plan), err
 }
 
-// outOfLine lists the partition records that must change: first those that get
-// or lose a leader, then the others. It looks at every partition after every
-// change, so it goes through the maps as they are and sorts only what it found.
-func (s *State) outOfLine(shards map[PartitionID]Process) (leaders, others []Partition) {
+// Waiting lists the partitions that have no leader and wait for something that only
+// time can bring, sorted. Call it once Reconcile's plan is empty, and tell
+// Reconcile by Hints which have waited long enough.
+func Waiting(s *State) []Wait {
+	var waits []Wait
 	view := brokerView{state: s}
-	for id, t := range s.topics {
-		if t.Value.Deleting {
+	for id := range s.index.attention {
+		e := s.living(id)
+		if e == nil || !e.Value.Leader.IsZero() {
 			continue
 		}
-		config := s.config(t.Value)
-		for n, e := range s.partitions[id] {
-			if n >= t.Value.Partitions {
-				continue // left over; swept
-			}
-			next := s.inLine(view, e.Value, config, shards)
-			switch {
-			case samePartition(e.Value, next):
-			case next.Leader != e.Value.Leader:
-				leaders = append(leaders, next)
-			default:
-				others = append(others, next)
-			}
+		p := e.Value
+		if kind := view.elect(&p, s.configs[id.Topic], Hints{}); kind != 0 {
+			waits = append(waits, Wait{id, e.Value.LeaderEpoch, kind})
 		}
+	}
+	slices.SortFunc(waits, func(a, b Wait) int { return compareIDs(a.Partition, b.Partition) })
+	return waits
+}
+
+// outOfLine lists the partition records that must change: first those that get
+// or lose a leader, then the others.
+func (s *State) outOfLine(hints Hints) (leaders, others []Partition) {
+	view := brokerView{state: s}
+	shards, raised := assignShards(s), raiseInternal(s)
+	look := func(id PartitionID) {
+		e := s.living(id)
+		if e == nil {
+			delete(s.index.attention, id) // looked at again when its topic is there
+			return
+		}
+		next, wait := s.inLine(view, e.Value, s.configs[id.Topic], hints)
+		if replicas, ok := raised[id]; ok {
+			next.Replicas = replicas
+		}
+		if owner, ok := shards[id]; ok {
+			next.ShardOwner, next.ShardEpoch = owner, next.ShardEpoch+1
+		}
+		switch {
+		case samePartition(e.Value, next):
+			if wait == 0 {
+				delete(s.index.attention, id)
+			}
+		case next.Leader != e.Value.Leader:
+			leaders = append(leaders, next)
+		default:
+			others = append(others, next)
+		}
+	}
+	for id := range shards {
+		s.index.attention[id] = struct{}{}
+	}
+	for id := range raised {
+		s.index.attention[id] = struct{}{}
+	}
+	for id := range s.index.attention {
+		look(id)
 	}
 	slices.SortFunc(leaders, comparePartitions)
 	slices.SortFunc(others, comparePartitions)
 	return leaders, others
 }
 
-func comparePartitions(a, b Partition) int {
-	return cmp.Or(a.Topic.Compare(b.Topic), cmp.Compare(a.Number, b.Number))
+// inLine is a partition's record as it should be, and what it waits for.
+func (s *State) inLine(view brokerView, p Partition, config topicconfig.Config, hints Hints) (Partition, WaitKind) {
+	p.MinISR = minISR(&p, config)
+	wait := view.elect(&p, config, hints)
+	if len(p.ELR) > 0 && int32(len(p.ISR)) >= p.MinISR {
+		// min.insync.replicas was lowered, also with nobody to lead.
+		trim(&p)
+	}
+	return p, wait
 }
 
-// inLine is a partition's record as it should be.
-func (s *State) inLine(view brokerView, p Partition, config topicconfig.Config, shards map[PartitionID]Process) Partition {
-	p.MinISR = config.MinISR(p.ReplicationFactor())
-	view.elect(&p, config)
-	if len(p.ELR) > 0 && int32(len(p.ISR)) >= p.MinISR {
-		p.ELR = nil
-		isr := p.ISR
-		p.Barred = keep(p.Barred, func(b int32) bool { return slices.Contains(isr, b) })
+// minISR is the smallest sufficient ISR that a partition should have. Where nobody
+// set one it is not raised above what is in sync: nobody asked for writes to stop.
+func minISR(p *Partition, config topicconfig.Config) int32 {
+	want := config.MinISR(p.ReplicationFactor())
+	if config.MinInsyncReplicas == 0 && want > p.MinISR && int32(len(p.ISR)) < want {
+		return p.MinISR
 	}
-	if len(shards) > 0 {
-		if owner, ok := shards[PartitionID{p.Topic, p.Number}]; ok {
-			p.ShardOwner, p.ShardEpoch = owner, p.ShardEpoch+1
-		}
-	}
-	return p
+	return want
 }
 
 // bound cuts a plan after a number of writes; what is cut comes again next time.
@@ -98,47 +134,38 @@ func bound(plan Plan) Plan {
 
 // sweep plans the removal of what nothing needs any more: the partitions of a
 // topic that is being deleted and then the topic, partitions of no topic or
-// beyond their topic's number, and deletions that all have confirmed.
+// beyond their topic's number, and deletions that all have confirmed who are still
+// there to confirm.
 func sweep(p *planner) {
+	s := p.state
 	p.next()
-	for _, id := range p.state.litter() {
-		t := p.state.Topic(id)
-		for _, e := range p.state.Partitions(id) {
+	var deleting []topicid.ID
+	for _, id := range slices.SortedFunc(maps.Keys(s.index.untidy), topicid.ID.Compare) {
+		t := s.Topic(id)
+		if t != nil && t.Value.Deleting {
+			deleting = append(deleting, id)
+		} else if len(s.partitions[id]) == 0 || t != nil && len(s.partitions[id]) <= int(t.Value.Partitions) {
+			delete(s.index.untidy, id)
+			continue
+		}
+		for _, e := range s.Partitions(id) {
 			if t == nil || t.Value.Deleting || e.Value.Number >= t.Value.Partitions {
 				p.delete(e.Value.Key())
 			}
 		}
 	}
 	p.next()
-	for _, id := range p.state.deletingTopics() {
+	for _, id := range deleting {
 		p.delete(Key{Type: KeyTopic, Topic: id})
 	}
-	for _, d := range p.state.Deletions() {
-		if len(d.Value.Pending) == 0 && p.state.Topic(d.Value.Topic) == nil {
-			p.delete(d.Value.Key())
+	for _, d := range s.Deletions() {
+		next := d.Value
+		next.Pending = keep(next.Pending, func(b int32) bool { return s.brokers[b] != nil })
+		switch {
+		case len(next.Pending) == 0 && s.Topic(next.Topic) == nil:
+			p.delete(next.Key())
+		case len(next.Pending) < len(d.Value.Pending):
+			p.put(next)
 		}
 	}
-}
-
-// litter lists the topic ids under which there are partition records to remove.
-func (s *State) litter() []topicid.ID {
-	var ids []topicid.ID
-	for id, of := range s.partitions {
-		if t := s.topics[id]; t == nil || t.Value.Deleting || len(of) > int(t.Value.Partitions) {
-			ids = append(ids, id)
-		}
-	}
-	slices.SortFunc(ids, topicid.ID.Compare)
-	return ids
-}
-
-func (s *State) deletingTopics() []topicid.ID {
-	var ids []topicid.ID
-	for id, t := range s.topics {
-		if t.Value.Deleting {
-			ids = append(ids, id)
-		}
-	}
-	slices.SortFunc(ids, topicid.ID.Compare)
-	return ids
 }

@@ -38,6 +38,7 @@ type State struct {
 	// vouches are what brokers said of their replicas; not in etcd, since each
 	// broker says it again to every new controller.
 	vouches map[Process]map[PartitionID]Vouch
+	index   index
 }
 
 // NewState returns the state of an empty mesh.
@@ -53,6 +54,7 @@ func NewState() *State {
 		folded:        map[string]string{},
 		configs:       map[topicid.ID]topicconfig.Config{},
 		vouches:       map[Process]map[PartitionID]Vouch{},
+		index:         newIndex(),
 	}
 }
 
@@ -63,6 +65,7 @@ func (s *State) Set(record Record, create, mod int64) {
 		s.cluster = &Entry[Cluster]{r, create, mod}
 		for _, t := range s.topics {
 			s.setConfig(t.Value)
+			s.noteTopicPartitions(t.Value.ID)
 		}
 	case Election:
 		s.election = &Entry[Election]{r, create, mod}
@@ -71,16 +74,19 @@ func (s *State) Set(record Record, create, mod int64) {
 	case Registration:
 		s.registrations[r.Key()] = &Entry[Registration]{r, create, mod}
 	case Broker:
+		s.noteBroker(r.Process.ID, pointer(s.brokers[r.Process.ID]), &r)
 		s.brokers[r.Process.ID] = &Entry[Broker]{r, create, mod}
 	case Topic:
 		s.topics[r.ID] = &Entry[Topic]{r, create, mod}
 		s.setConfig(r)
+		s.noteTopic(r)
 	case TopicName:
 		s.names[r.Name] = &Entry[TopicName]{r, create, mod}
 		if r.Topic.IsZero() {
 			s.unfold(r.Name)
 		} else {
 			s.folded[fold(r.Name)] = r.Name
+			s.noteTopicPartitions(r.Topic)
 		}
 	case Partition:
 		of := s.partitions[r.Topic]
@@ -88,10 +94,12 @@ func (s *State) Set(record Record, create, mod int64) {
 			of = map[int32]*Entry[Partition]{}
 			s.partitions[r.Topic] = of
 		}
+		s.notePartition(r.id(), pointer(of[r.Number]), &r)
 		of[r.Number] = &Entry[Partition]{r, create, mod}
 	case Deletion:
 		s.deletions[r.Topic] = &Entry[Deletion]{r, create, mod}
 	case Reassignment:
+		s.noteReassignment(r.PlanID, pointer(s.reassignments[r.PlanID]), &r)
 		s.reassignments[r.PlanID] = &Entry[Reassignment]{r, create, mod}
 	}
 }
@@ -108,21 +116,27 @@ func (s *State) Delete(key Key) {
 	case KeyRegistration:
 		delete(s.registrations, key)
 	case KeyBroker:
+		s.noteBroker(key.ID, pointer(s.brokers[key.ID]), nil)
 		delete(s.brokers, key.ID)
 	case KeyTopic:
 		delete(s.topics, key.Topic)
 		delete(s.configs, key.Topic)
+		delete(s.index.internal, key.Topic)
+		s.index.untidy[key.Topic] = struct{}{}
 	case KeyTopicName:
 		delete(s.names, key.Name)
 		s.unfold(key.Name)
 	case KeyPartition:
-		delete(s.partitions[key.Topic], key.ID)
-		if len(s.partitions[key.Topic]) == 0 {
+		of := s.partitions[key.Topic]
+		s.notePartition(PartitionID{key.Topic, key.ID}, pointer(of[key.ID]), nil)
+		delete(of, key.ID)
+		if len(of) == 0 {
 			delete(s.partitions, key.Topic)
 		}
 	case KeyDeletion:
 		delete(s.deletions, key.Topic)
 	case KeyReassignment:
+		s.noteReassignment(key.Name, pointer(s.reassignments[key.Name]), nil)
 		delete(s.reassignments, key.Name)
 	}
 }
@@ -303,4 +317,11 @@ func value[R Record](e *Entry[R]) R {
 		return zero
 	}
 	return e.Value
+}
+
+func pointer[R Record](e *Entry[R]) *R {
+	if e == nil {
+		return nil
+	}
+	return &e.Value
 }

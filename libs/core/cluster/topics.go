@@ -19,8 +19,6 @@ const (
 	MaxNameLength = 249
 	// Unset stands for the default of the mesh, as in Kafka's requests.
 	Unset = -1
-	// OffsetsTopic keeps committed offsets and group membership.
-	OffsetsTopic = "__consumer_offsets"
 )
 
 // Limits are what the mesh allows and assumes.
@@ -181,8 +179,8 @@ func layOut(p *planner, limits Limits, t NewTopic, internal bool) (TopicOutcome,
 		return TopicOutcome{Name: t.Name}, reject("INVALID_PARTITIONS", "a topic cannot have %d partitions; give 1 to %d", outcome.Partitions, MaxPartitions).
 			with("topic", t.Name).with("limit", strconv.Itoa(MaxPartitions))
 	}
-	brokers, rejection := placeable(p.state, limits, outcome.ReplicationFactor)
-	if rejection != nil {
+	live := p.state.placeable()
+	if rejection := checkPlaceable(live, outcome.ReplicationFactor); rejection != nil {
 		return TopicOutcome{Name: t.Name}, rejection.with("topic", t.Name)
 	}
 	config, err := topicconfig.Parse(p.state.Cluster().DefaultConfigs, t.Configs)
@@ -199,8 +197,9 @@ func layOut(p *planner, limits Limits, t NewTopic, internal bool) (TopicOutcome,
 	}
 	p.next()
 	minISR := config.MinISR(outcome.ReplicationFactor)
+	order := p.state.newRing(live)
 	for n := range outcome.Partitions {
-		p.put(newPartition(p.state, t.ID, n, place(brokers, int(n)+t.Shift, outcome.ReplicationFactor), minISR, floor))
+		p.put(newPartition(t.ID, n, order.place(int(n)+t.Shift, outcome.ReplicationFactor), minISR, floor))
 	}
 	p.next()
 	p.put(Topic{ID: t.ID, Name: t.Name, Partitions: outcome.Partitions, Configs: maps.Clone(t.Configs), Internal: internal})
@@ -221,70 +220,11 @@ func defaultReplicationFactor(s *State, limits Limits) int32 {
 	return max(min(automaticReplicationFactor, int32(len(s.placeable()))), 1)
 }
 
-// placeable lists the brokers that take new replicas, sorted.
-func (s *State) placeable() []int32 {
-	var live []int32
-	for _, b := range s.Brokers() {
-		if !b.Value.Fenced && !b.Value.Draining {
-			live = append(live, b.Value.Process.ID)
-		}
-	}
-	return live
-}
-
-// placeable lists the brokers that take new replicas, sorted.
-func placeable(s *State, limits Limits, replicationFactor int32) ([]int32, *Rejection) {
-	if replicationFactor < 1 {
-		return nil, reject("INVALID_REPLICATION_FACTOR", "a replication factor of %d is not possible; give 1 or more", replicationFactor)
-	}
-	live := s.placeable()
-	if len(live) == 0 {
-		return nil, reject("STARTING", "no broker is ready to hold a topic; start one, or wait until it is")
-	}
-	if int(replicationFactor) > len(live) {
-		return nil, reject("INVALID_REPLICATION_FACTOR", "a replication factor of %d needs as many live brokers, and there are %d; start more, or ask for less",
-			replicationFactor, len(live))
-	}
-	return live, nil
-}
-
-// place lists the replicas of a partition: the first on the broker at position
-// first, the others after it, round and round.
-func place(brokers []int32, first int, replicationFactor int32) []int32 {
-	replicas := make([]int32, 0, replicationFactor)
-	for j := range int(replicationFactor) {
-		replicas = append(replicas, brokers[(first+j)%len(brokers)])
-	}
-	return replicas
-}
-
-// newPartition is a partition's first record. It is led from the start by its
-// preferred replica, in the first leader epoch above the floor.
-func newPartition(s *State, topic topicid.ID, n int32, replicas []int32, minISR, floor int32) Partition {
+// newPartition is a partition's first record. It has no leader until the folders of
+// its replicas exist durably; its leader epoch, the floor, says that it never had.
+func newPartition(topic topicid.ID, n int32, replicas []int32, minISR, floor int32) Partition {
 	return Partition{
-		Topic: topic, Number: n,
-		Leader: s.Broker(replicas[0]).Value.Process, LeaderEpoch: floor + 1,
+		Topic: topic, Number: n, LeaderEpoch: floor,
 		Replicas: replicas, ISR: slices.Clone(replicas), MinISR: minISR,
 	}
-}
-
-// EnsureInternalTopic plans an internal topic unless it exists. The outcome names
-// it either way.
-func EnsureInternalTopic(s *State, limits Limits, name string, id topicid.ID, shift int) (Plan, TopicOutcome, error) {
-	if name != OffsetsTopic {
-		return Plan{}, TopicOutcome{Name: name}, reject("INVALID_TOPIC_NAME", "%q is no internal topic of this release", name).with("topic", name)
-	}
-	if t := s.TopicByName(name); t != nil {
-		return Plan{}, TopicOutcome{Name: name, ID: t.Value.ID, Partitions: t.Value.Partitions}, nil
-	}
-	p := newPlanner(s)
-	outcome, rejection := layOut(p, limits, NewTopic{
-		Name: name, ID: id, Shift: shift, Partitions: limits.OffsetsPartitions, ReplicationFactor: 1,
-		Configs: map[string]string{topicconfig.CleanupPolicy: "compact", topicconfig.SegmentBytes: "104857600"},
-	}, true)
-	if rejection != nil {
-		return Plan{}, outcome, rejection
-	}
-	plan, err := p.done()
-	return plan, outcome, err
 }
