@@ -132,6 +132,7 @@ type Appended struct {
 	// the AppendCopy says that the log refused the rest of the run.
 	LastEpoch int32        // leader epoch of the last batch taken
 	Epochs    []EpochStart // epochs that are new in the log's epoch cache; copied
+	Fence     Fence        // highest fence in the log, of a shard
 }
 
 // Duplicate answers an Append: the log remembers the batch as one of the last of

@@ -111,7 +111,7 @@ func TestRandomHistories(t *testing.T) {
 				if p := m.pending[a.Req]; p != nil {
 					n = int64(p.Records)
 				} else {
-					n = int64(m.s.inflight.records)
+					n = int64(m.s.log.op.w.records)
 				}
 				base := m.end
 				m.end += n

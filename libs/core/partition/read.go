@@ -3,44 +3,57 @@ package partition
 // onRead says what a reader may have now.
 func (s *State) onRead(r *Read) {
 	if reason := s.refuseRead(r); reason != ReasonNone {
-		s.emit(&Reply{Req: r.Req, Outcome: Rejected, Reason: reason, Base: -1, Epoch: -1})
+		s.refuse(r.Req, Rejected, reason)
 		return
 	}
+	from, hw := r.Offset, s.log.hw
 	switch {
 	case r.Kind == ReadEarliest:
-		s.emit(&Serve{Req: r.Req, From: s.start, UpTo: s.hw})
+		from = s.log.start
 	case r.Kind == ReadLatest:
-		s.emit(&Serve{Req: r.Req, From: s.hw, UpTo: s.hw})
-	case r.Offset == s.hw:
+		from = hw
+	case r.Offset == hw:
 		s.emit(Wait{Req: r.Req})
-	default:
-		s.emit(&Serve{Req: r.Req, From: r.Offset, UpTo: s.hw})
+		return
 	}
+	s.out.serve = Serve{Req: r.Req, From: from, UpTo: hw}
+	s.emit(&s.out.serve)
 }
 
 // refuseRead says why a reader gets nothing.
 func (s *State) refuseRead(r *Read) Reason {
-	if reason := s.refusal(); reason != ReasonNone {
-		return reason
+	reason := s.refusal()
+	settled := s.log.hw >= s.epochStart
+	if reason != ReasonNone {
+		if !r.AllowFollower || s.down != ReasonNone || !s.log.opened || s.withheld() || s.rec.leader == s.self {
+			return reason
+		}
+		settled = false // the leader may be ahead at any time
 	}
-	settled := s.hw >= s.epochStart
 	switch {
-	case r.ClientEpoch > s.leaderEpoch:
+	case r.ClientEpoch > s.rec.leaderEpoch:
 		return ReasonUnknownLeaderEpoch
-	case r.ClientSeen > s.hw:
+	case r.ClientSeen > s.log.hw:
 		// The visible end never goes back for a client: this replica is behind.
 		return ReasonOffsetNotAvailable
 	case r.Kind == ReadEarliest:
 		return ReasonNone
 	case r.Kind == ReadLatest:
-		if !settled {
+		if reason == ReasonNone && !settled {
 			return ReasonOffsetNotAvailable
 		}
 		return ReasonNone
-	case r.Offset < s.start || r.Offset > s.end:
+	case r.Offset < s.log.start:
 		return ReasonOffsetOutOfRange
-	case r.Offset > s.hw, r.Offset == s.hw && !settled:
-		return ReasonOffsetNotAvailable
+	case r.Offset < s.log.hw:
+		return ReasonNone
+	case r.Offset == s.log.hw:
+		if reason == ReasonNone && !settled {
+			return ReasonOffsetNotAvailable
+		}
+		return ReasonNone
+	case settled && r.Offset > s.log.end:
+		return ReasonOffsetOutOfRange
 	}
-	return ReasonNone
+	return ReasonOffsetNotAvailable
 }

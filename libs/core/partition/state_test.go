@@ -9,8 +9,8 @@ import (
 
 var self = Replica{Broker: 1, Incarnation: 77}
 
-// leading is a state that leads in epoch 3 with an open, empty log.
-func leading(t *testing.T, change func(*Record), flushing Flushing) *State {
+// newLeader is a state that leads in epoch 3 with an open, empty log.
+func newLeader(t *testing.T, change func(*Record), flushing Flushing) *State {
 	t.Helper()
 	s := New(self)
 	s.Step(flushing)
@@ -279,7 +279,7 @@ func TestScripts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			run(t, leading(t, tt.record, tt.flushing), tt.steps)
+			run(t, newLeader(t, tt.record, tt.flushing), tt.steps)
 		})
 	}
 }
@@ -291,20 +291,27 @@ func fenced(req, shardEpoch int64, attempt int32) *Produce {
 }
 
 func TestOpened(t *testing.T) {
-	record := &Record{Generation: 1, Revision: 10, PartEpoch: 1, LeaderEpoch: 3, Leader: self, Replicas: []int32{1}, ISR: []int32{1}, MinISR: 1}
 	tests := []struct {
 		name   string
 		opened Opened
+		barred bool
 		want   string // of a read at 0
 	}{
-		{"intact", Opened{MaxEpochSeen: 2, End: 10, Durable: 10, HW: 4}, "serve req=9 [0,10)"},
-		{"unclean-os is served once it leads", Opened{MaxEpochSeen: 2, End: 10, Durable: 10, HW: 4, Verdict: UncleanOS}, "serve req=9 [0,10)"},
-		{"corrupt", Opened{End: 10, Durable: 10, Verdict: Corrupt}, "rejected req=9 REPLICA_WITHHELD"},
-		{"cut", Opened{End: 10, Durable: 10, Verdict: Cut}, "rejected req=9 REPLICA_WITHHELD"},
-		{"missing", Opened{Verdict: Missing}, "rejected req=9 REPLICA_WITHHELD"},
-		{"the log has seen a newer epoch than the metadata", Opened{MaxEpochSeen: 4, End: 10, Durable: 10}, "rejected req=9 METADATA_REGRESSED"},
+		{"intact", Opened{MaxEpochSeen: 2, End: 10, Durable: 10, HW: 4}, false, "serve req=9 [0,10)"},
+		{"unclean-os is served once it is trusted", Opened{MaxEpochSeen: 2, End: 10, Durable: 10, HW: 4, Verdict: UncleanOS}, false, "serve req=9 [0,10)"},
+		{"unclean-os, barred", Opened{MaxEpochSeen: 2, End: 10, Durable: 10, HW: 4, Verdict: UncleanOS}, true, "rejected req=9 REPLICA_WITHHELD"},
+		{"cut, barred", Opened{End: 10, Durable: 10, Verdict: Cut}, true, "rejected req=9 REPLICA_WITHHELD"},
+		{"cut, elected all the same", Opened{End: 10, Durable: 10, Verdict: Cut}, false, "serve req=9 [0,10)"},
+		{"corrupt, barred", Opened{Verdict: Corrupt}, true, "rejected req=9 REPLICA_WITHHELD"},
+		{"missing, barred", Opened{Verdict: Missing}, true, "rejected req=9 REPLICA_WITHHELD"},
+		{"missing, elected, and not made yet", Opened{Verdict: Missing}, false, "rejected req=9 REPLICA_WITHHELD"},
+		{"the log has seen a newer epoch than the metadata", Opened{MaxEpochSeen: 4, End: 10, Durable: 10}, false, "rejected req=9 METADATA_REGRESSED"},
 	}
 	for _, tt := range tests {
+		record := &Record{Generation: 1, Revision: 10, PartEpoch: 1, LeaderEpoch: 3, Leader: self, Replicas: []int32{1}, ISR: []int32{1}, MinISR: 1}
+		if tt.barred {
+			record.Barred = []int32{1}
+		}
 		for _, recordFirst := range []bool{true, false} {
 			s := New(self)
 			if recordFirst {
@@ -325,9 +332,9 @@ func TestOpened(t *testing.T) {
 }
 
 func TestBreachIsNeverAnAcknowledgement(t *testing.T) {
-	s := leading(t, nil, Flushing{})
+	s := newLeader(t, nil, Flushing{})
 	s.Step(produce(1, AcksAll))
-	op := s.inflight.op
+	op := s.log.op.op
 	got := render(s.Step(&Appended{Op: op, Base: 7, End: 9}))
 	if want := "unknown req=1 INTERNAL_BUG; resign INTERNAL_BUG; withhold INTERNAL_BUG"; got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -338,9 +345,9 @@ func TestBreachIsNeverAnAcknowledgement(t *testing.T) {
 }
 
 func TestLogThatIsCutAboveTheHighWatermarkIsWithheld(t *testing.T) {
-	s := leading(t, nil, Flushing{})
+	s := newLeader(t, nil, Flushing{})
 	s.Step(produce(1, AcksAll))
-	s.Step(&Appended{Op: s.inflight.op, Base: 0, End: 2})
+	s.Step(&Appended{Op: s.log.op.op, Base: 0, End: 2})
 	got := render(s.Step(StartMoved{Start: 1}))
 	if want := "unknown req=1 INTERNAL_BUG; resign INTERNAL_BUG; withhold INTERNAL_BUG"; got != want {
 		t.Errorf("got %q, want %q", got, want)
