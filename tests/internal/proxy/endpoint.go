@@ -125,7 +125,7 @@ func (l *link) register() bool {
 	n := l.network
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed || n.faults[pair{l.from, l.to}].cut || n.faults[pair{l.to, l.from}].cut {
+	if n.closed || n.silenced[l.from] || n.silenced[l.to] || n.faults[pair{l.from, l.to}].cut || n.faults[pair{l.to, l.from}].cut {
 		return false
 	}
 	n.links[l] = struct{}{}

@@ -31,6 +31,7 @@ type Network struct {
 	changed   chan struct{} // closed and replaced at each change of faults
 	endpoints map[string]*Endpoint
 	links     map[*link]struct{}
+	silenced  map[string]bool
 	closed    bool
 	wait      sync.WaitGroup
 }
@@ -39,7 +40,7 @@ type Network struct {
 func New() *Network {
 	return &Network{
 		hosts: map[string]string{}, faults: map[pair]fault{}, changed: make(chan struct{}),
-		endpoints: map[string]*Endpoint{}, links: map[*link]struct{}{},
+		endpoints: map[string]*Endpoint{}, links: map[*link]struct{}{}, silenced: map[string]bool{},
 	}
 }
 
@@ -138,6 +139,31 @@ func (n *Network) HealAll() {
 	}
 	n.mu.Unlock()
 	n.set(all, func(f *fault) { *f = fault{} })
+}
+
+// Silence breaks all connections from and to a name and every new one, whatever
+// else is healed, until Revive: for a process that is about to be ended and is to
+// tell nobody.
+func (n *Network) Silence(name string) {
+	n.mu.Lock()
+	n.silenced[name] = true
+	var broken []*link
+	for l := range n.links {
+		if l.from == name || l.to == name {
+			broken = append(broken, l)
+		}
+	}
+	n.mu.Unlock()
+	for _, l := range broken {
+		l.close()
+	}
+}
+
+// Revive ends Silence.
+func (n *Network) Revive(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.silenced, name)
 }
 
 // Faults lists what is wrong, for logs.

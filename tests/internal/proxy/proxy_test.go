@@ -141,6 +141,17 @@ func TestFaultsBetweenPairs(t *testing.T) {
 		t.Errorf("another pair: %v", err)
 	}
 	n.HealAll()
+	n.Silence("b")
+	n.HealAll()
+	if err := says(b, "silenced", long); err == nil {
+		t.Error("a silenced process is heard")
+	}
+	n.Revive("b")
+	if c, err := dialFrom(t, "127.0.4.2", e.Addr()); err != nil {
+		t.Error(err)
+	} else if err := says(c, "revived", long); err != nil {
+		t.Error(err)
+	}
 	if left := n.Faults(); len(left) > 0 {
 		t.Errorf("after HealAll: %v", left)
 	}

@@ -21,6 +21,9 @@ func (r *Rig) Kill(names ...string) {
 			r.t.Fatalf("%s does not run", name)
 		}
 		wait.Go(func() {
+			if r.o.Start != nil && r.spec(name).Kind != Etcd {
+				r.Net.Silence(name) // it cannot be ended without its noticing
+			}
 			life.Kill()
 			r.gone(name, life)
 		})
@@ -76,6 +79,10 @@ func (r *Rig) Wipe(name string) {
 	r.t.Helper()
 	if r.Running(name) {
 		r.t.Fatalf("%s runs", name)
+	}
+	if r.o.Wipe != nil {
+		r.o.Wipe(name)
+		return
 	}
 	if err := os.RemoveAll(r.Dir(name)); err != nil {
 		r.t.Fatal(err)

@@ -44,8 +44,13 @@ type Options struct {
 	Brokers, Controllers, Coordinators, Gateways, Etcds int
 	// Set are settings, service[.n].key=value.
 	Set []string
-	// Start begins a life; nil: a process.
+	// Start begins a life; nil: a process. etcd is always a process.
 	Start Starter
+	// Wipe empties the disk of a broker that does not run, and ReadFolder reads the
+	// files of a folder on a broker's disk, by their names; nil: the system's. They
+	// are for a Start whose disks lie elsewhere.
+	Wipe       func(name string)
+	ReadFolder func(name, path string) (map[string][]byte, error)
 }
 
 // Spec is what a life is made from.
@@ -85,7 +90,8 @@ type Rig struct {
 	PortBase int
 	specs    []*Spec
 	start    Starter
-	starters map[string]Starter // in place of start, by name
+	spawn    *spawner
+	o        Options
 
 	mu        sync.Mutex
 	lives     map[string]Life
@@ -98,20 +104,14 @@ type Rig struct {
 func New(t *testing.T, o Options) *Rig {
 	t.Helper()
 	r := &Rig{
-		t: t, Net: proxy.New(), Data: mesh.DataFolder(t), PortBase: mesh.FreePorts(t), start: o.Start,
-		starters: map[string]Starter{}, lives: map[string]Life{}, endpoints: map[string]*proxy.Endpoint{},
+		t: t, Net: proxy.New(), Data: mesh.DataFolder(t), PortBase: mesh.FreePorts(t), start: o.Start, spawn: newSpawner(t), o: o,
+		lives: map[string]Life{}, endpoints: map[string]*proxy.Endpoint{},
 	}
-	spawn := newSpawner(t)
-	t.Cleanup(spawn.close)
+	t.Cleanup(r.spawn.close)
 	if r.start == nil {
-		r.start = spawn.process
+		r.start = r.spawn.process
 	}
 	r.plan(&o)
-	for _, s := range r.specs {
-		if s.Kind == Etcd { // always a process
-			r.starters[s.Name] = spawn.process
-		}
-	}
 	t.Cleanup(r.close)
 	return r
 }
@@ -273,9 +273,10 @@ func (r *Rig) Launch(names ...string) {
 			r.t.Fatalf("the proxy of %s: %v", name, err)
 		}
 		start := r.start
-		if other := r.starters[name]; other != nil {
-			start = other
+		if s.Kind == Etcd {
+			start = r.spawn.process
 		}
+		r.Net.Revive(name)
 		life, err := start(s)
 		if err != nil {
 			r.t.Fatalf("start %s: %v", name, err)

@@ -1,0 +1,213 @@
+package replication
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leat-io/leat/tests/internal/mesh"
+	"github.com/leat-io/leat/tests/internal/proxy"
+	"github.com/leat-io/leat/tests/internal/rig"
+)
+
+// breaks are the two ways in which a network fails: one that everybody notices,
+// and one in which nobody hears anything.
+var breaks = map[string]func(n *proxy.Network, a string, others ...string){
+	"cut":   (*proxy.Network).Cut,
+	"stall": (*proxy.Network).Stall,
+}
+
+// inBreaks runs a test with connections that break, in process, and with ones
+// that stand still, in processes; with -full both in both.
+func inBreaks(t *testing.T, body func(t *testing.T, s *starter, sever func(n *proxy.Network, a string, others ...string))) {
+	t.Helper()
+	for _, how := range []string{"cut", "stall"} {
+		t.Run(how, func(t *testing.T) {
+			if *full {
+				inForms(t, func(t *testing.T, s *starter) { body(t, s, breaks[how]) })
+				return
+			}
+			s := processes(t)
+			if how == "cut" {
+				s = inProcess(t)
+			}
+			body(t, s, breaks[how])
+		})
+	}
+}
+
+// TestLeaderSeveredFromFollowers: the followers cannot reach the leader; clients
+// and controllers can. Outcome: both followers say so, one of them is elected
+// after a second or so, and the old leader learns that it leads no more. Nothing
+// is acknowledged that the new leader lacks.
+func TestLeaderSeveredFromFollowers(t *testing.T) {
+	inBreaks(t, func(t *testing.T, s *starter, sever func(*proxy.Network, string, ...string)) {
+		r := s.start(rig.Options{})
+		topic(t, r, "cut", 1)
+		l := startLoad(t, r, "cut", loadOptions{})
+		leader := r.Leader("cut", 0)
+		began := time.Now()
+		sever(r.Net, leader, r.Others(leader, rig.Broker)...)
+		now := r.LeaderOtherThan("cut", 0, leader)
+		t.Logf("%s leads after %v", now, time.Since(began).Round(time.Millisecond))
+		l.progress("an election", resume)
+		r.Net.HealAll()
+		r.WaitInSync("cut", time.Minute)
+		l.finish()
+	})
+}
+
+// TestLeaderSeveredFromControl: the leader cannot reach controllers and etcd;
+// followers and clients can reach the leader. Outcome: its lease ends and the probe
+// fails, so it is fenced and another leads, a lease's time and a second or so later;
+// until then it goes on, and writes stand still only for the election.
+func TestLeaderSeveredFromControl(t *testing.T) {
+	inBreaks(t, func(t *testing.T, s *starter, sever func(*proxy.Network, string, ...string)) {
+		r := s.start(rig.Options{})
+		topic(t, r, "control", 1)
+		l := startLoad(t, r, "control", loadOptions{})
+		leader := r.Leader("control", 0)
+		l.history.LongestGap(byClient)
+		began := time.Now()
+		sever(r.Net, leader, r.Names(rig.Etcd, rig.Controller)...)
+		now := r.LeaderOtherThan("control", 0, leader)
+		t.Logf("%s leads after %v", now, time.Since(began).Round(time.Millisecond))
+		l.progress("an election", resume)
+		t.Logf("longest time without an acknowledgement: %v", l.history.LongestGap(byClient).Round(time.Millisecond))
+		r.Net.HealAll()
+		r.WaitInSync("control", time.Minute)
+		l.finish()
+	})
+}
+
+// TestFollowerSevered: one follower is severed from everything. Outcome: it is
+// fenced when its lease has ended and leaves the ISR; writes stand still until
+// then at the most. It catches up and returns.
+func TestFollowerSevered(t *testing.T) {
+	inBreaks(t, func(t *testing.T, s *starter, sever func(*proxy.Network, string, ...string)) {
+		r := s.start(rig.Options{})
+		topic(t, r, "follower", 1)
+		l := startLoad(t, r, "follower", loadOptions{})
+		leader := r.Leader("follower", 0)
+		follower := r.Followers("follower", 0)[0]
+		l.history.LongestGap(byClient)
+		sever(r.Net, follower, append(r.Others(follower), proxy.Client)...)
+		var left []string
+		for _, name := range r.Names(rig.Broker) {
+			if name != follower {
+				left = append(left, name)
+			}
+		}
+		r.WaitISR("follower", 0, resume, left...)
+		l.progress("a smaller ISR", resume)
+		t.Logf("longest time without an acknowledgement: %v", l.history.LongestGap(byClient).Round(time.Millisecond))
+		if now := r.Leader("follower", 0); now != leader {
+			t.Errorf("%s leads in place of %s, which was not severed", now, leader)
+		}
+		r.Net.HealAll()
+		r.WaitInSync("follower", time.Minute)
+		l.finish()
+	})
+}
+
+// TestFollowerSeveredFromLeader: a follower cannot reach the leader, everything
+// else works. Outcome: no election, since the other follower reaches the leader;
+// the leader takes the follower out of the ISR after replica.lag.time.max.ms.
+func TestFollowerSeveredFromLeader(t *testing.T) {
+	r := processes(t).start(rig.Options{Set: []string{"broker.replica.lag.time.max.ms=3000"}})
+	topic(t, r, "lag", 1)
+	l := startLoad(t, r, "lag", loadOptions{})
+	leader := r.Leader("lag", 0)
+	follower := r.Followers("lag", 0)[0]
+	r.Net.Stall(leader, follower)
+	var left []string
+	for _, name := range r.Names(rig.Broker) {
+		if name != follower {
+			left = append(left, name)
+		}
+	}
+	r.WaitISR("lag", 0, resume, left...)
+	l.progress("a smaller ISR", resume)
+	if now := r.Leader("lag", 0); now != leader {
+		t.Errorf("%s leads in place of %s", now, leader)
+	}
+	r.Net.HealAll()
+	r.WaitInSync("lag", time.Minute)
+	l.finish()
+}
+
+// TestEtcdSevered: nobody reaches etcd, for longer than all leases. Outcome:
+// producing and reading go on in the epochs that there are; nobody is fenced or
+// elected; what needs etcd says so by name; all of it recovers by itself.
+func TestEtcdSevered(t *testing.T) {
+	inBreaks(t, func(t *testing.T, s *starter, sever func(*proxy.Network, string, ...string)) {
+		r := s.start(rig.Options{})
+		topic(t, r, "etcd", 1)
+		l := startLoad(t, r, "etcd", loadOptions{})
+		before, err := r.Partitions("etcd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sever(r.Net, "etcd-1", append(r.Others("etcd-1"), proxy.Client)...)
+		withoutEtcd(t, r, l)
+		r.Net.HealAll()
+		afterEtcd(t, r, l, before[0].LeaderEpoch)
+	})
+}
+
+// TestEtcdDown is case 38: etcd is killed under load and comes back late; then
+// cases 37 and 39: whoever watched finds out what it missed, and leases that
+// ended meanwhile are taken anew.
+func TestEtcdDown(t *testing.T) {
+	inForms(t, func(t *testing.T, s *starter) {
+		r := s.start(rig.Options{})
+		topic(t, r, "etcd", 1)
+		l := startLoad(t, r, "etcd", loadOptions{})
+		before, err := r.Partitions("etcd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Kill("etcd-1")
+		withoutEtcd(t, r, l)
+		r.Up("etcd-1")
+		afterEtcd(t, r, l, before[0].LeaderEpoch)
+	})
+}
+
+// withoutEtcd demands that the load goes on, and that an admin write says why not.
+func withoutEtcd(t *testing.T, r *rig.Rig, l *load) {
+	t.Helper()
+	end := time.Now().Add(span(8*time.Second, time.Minute))
+	l.history.LongestGap(byClient)
+	for time.Now().Before(end) {
+		l.progress("the loss of etcd", resume)
+	}
+	if gap := l.history.LongestGap(byClient); gap > 5*time.Second {
+		t.Errorf("no acknowledgement for %v: etcd is not needed for producing", gap)
+	}
+	res := r.Leat("topic", "create", "late", "--request-timeout", "3s")
+	if res.Code == 0 || !strings.Contains(res.Stderr, "METADATA_UNAVAILABLE") && !strings.Contains(res.Stderr, "CONTROLLER_NOT_AVAILABLE") {
+		t.Errorf("a topic was created without etcd, or the reason is not named: %s", res)
+	}
+}
+
+// afterEtcd demands that all recovers by itself and nobody was elected.
+func afterEtcd(t *testing.T, r *rig.Rig, l *load, epoch int) {
+	t.Helper()
+	began := time.Now()
+	mesh.Eventually(t, time.Minute, "topics can be created again", func() (bool, string) {
+		res := r.Leat("topic", "create", "after", "--request-timeout", "5s")
+		return res.Code == 0 || strings.Contains(res.Stderr, "TOPIC_EXISTS") || strings.Contains(res.Stderr, "already"), res.String()
+	})
+	t.Logf("topics can be created again after %v", time.Since(began).Round(time.Millisecond))
+	l.progress("the return of etcd", resume)
+	r.WaitInSync("etcd", time.Minute)
+	after, err := r.Partitions("etcd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after[0].LeaderEpoch != epoch {
+		t.Errorf("leader epoch %d before, %d after: leases that ended are no reason to elect", epoch, after[0].LeaderEpoch)
+	}
+	l.finish()
+}

@@ -1,0 +1,130 @@
+package replication
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leat-io/leat/tests/internal/rig"
+)
+
+var (
+	full  = flag.Bool("full", false, "run the full counts of faults, which take long")
+	seed  = flag.Uint64("seed", 1, "the seed of random choices; 0 takes a fresh one")
+	forms = flag.String("forms", "processes,inprocess", "the forms in which tests run")
+)
+
+// count is how often something is repeated.
+func count(short, long int) int {
+	if *full {
+		return long
+	}
+	return short
+}
+
+// span is how long something takes.
+func span(short, long time.Duration) time.Duration {
+	if *full {
+		return long
+	}
+	return short
+}
+
+// random returns the choices of this run, which is told how to repeat.
+func random(t *testing.T) *rand.Rand {
+	t.Helper()
+	s := *seed
+	if s == 0 {
+		s = rand.Uint64N(1_000_000) + 1
+	}
+	t.Logf("-seed %d", s)
+	return rand.New(rand.NewPCG(s, 1))
+}
+
+// pause lets a fault last, or load go on.
+func pause(d time.Duration) { <-time.After(d) }
+
+// starter starts meshes in one of the forms.
+type starter struct {
+	t      *testing.T
+	memory bool // in process, disks in memory
+	disks  *disks
+}
+
+// inForms runs a test in both forms.
+func inForms(t *testing.T, body func(t *testing.T, s *starter)) {
+	t.Helper()
+	for _, form := range strings.Split(*forms, ",") {
+		switch form {
+		case "processes":
+			t.Run(form, func(t *testing.T) { body(t, &starter{t: t}) })
+		case "inprocess":
+			t.Run(form, func(t *testing.T) { body(t, inProcess(t)) })
+		default:
+			t.Fatalf("-forms: there is no form %q", form)
+		}
+	}
+}
+
+// inProcess is the form in which disks can fail and lose power.
+func inProcess(t *testing.T) *starter {
+	return &starter{t: t, memory: true, disks: newDisks(t)}
+}
+
+// processes is the form of real processes.
+func processes(t *testing.T) *starter { return &starter{t: t} }
+
+// start starts a mesh and waits until it is ready.
+func (s *starter) start(o rig.Options) *rig.Rig {
+	s.t.Helper()
+	r := s.plan(o)
+	r.UpAll()
+	r.WaitReady(time.Minute)
+	return r
+}
+
+func (s *starter) plan(o rig.Options) *rig.Rig {
+	s.t.Helper()
+	if s.memory {
+		o.Start, o.Wipe, o.ReadFolder = s.disks.life, s.disks.wipe, s.disks.readFolder
+	}
+	began := time.Now()
+	r := rig.New(s.t, o)
+	s.t.Cleanup(func() { checkLogs(s.t, r, time.Since(began)) })
+	return r
+}
+
+// topic makes a topic of three replicas, two of which have to be in sync.
+func topic(t *testing.T, r *rig.Rig, name string, partitions int, configs ...string) {
+	t.Helper()
+	args := []string{"topic", "create", name, "--partitions", fmt.Sprint(partitions), "--replication-factor", "3", "--config", "min.insync.replicas=2"}
+	for _, c := range configs {
+		args = append(args, "--config", c)
+	}
+	r.MustLeat(args...)
+	r.WaitInSync(name, 30*time.Second)
+}
+
+var badLog = regexp.MustCompile(`panic|DATA RACE|INTERNAL_BUG|fatal error|level=ERROR.*(assert|invariant)`)
+
+// checkLogs demands that no process found a bug in itself or talks too much.
+func checkLogs(t *testing.T, r *rig.Rig, ran time.Duration) {
+	t.Helper()
+	for name, text := range r.Logs() {
+		n := strings.Count(text, "\n")
+		if limit := 2000 + int(100*ran.Seconds()); n > limit {
+			t.Errorf("%s wrote %d lines in %v", name, n, ran)
+		}
+		found := 0
+		for line := range strings.Lines(text) {
+			if badLog.MatchString(line) && found < 5 {
+				found++
+				t.Errorf("%s: %s", name, line)
+			}
+		}
+	}
+}
