@@ -21,6 +21,7 @@ type control struct {
 	onReport    func(*Controller, *controllerv1.ReportReplicasRequest) error
 	onLeave     func(*Controller, *controllerv1.RequestLeaveRequest) *controllerv1.RequestLeaveResponse
 	leaves      []*controllerv1.RequestLeaveRequest
+	refuseISR   error
 }
 
 // AllocateProducerIds hands out ids from 0 on, ten at a time.

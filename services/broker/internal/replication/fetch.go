@@ -1,10 +1,7 @@
 package replication
 
 import (
-	"time"
-
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
-	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/services/broker/internal/replica"
 )
 
@@ -24,13 +21,11 @@ type fetch struct {
 	sent   bool // the leader has heard of the session on the present stream
 	told   bool // pos is to be told
 	pos    replica.FollowerPosition
-	later  *time.Timer // of a hello that waits
 }
 
 var _ replica.Upstream = (*fetch)(nil)
 
-// Hello tells the leader where the log ends. The first hello after refusals waits,
-// longer each time.
+// Hello tells the leader where the log ends.
 func (f *fetch) Hello(lastEpoch int32, end int64) {
 	l := f.l
 	l.mu.Lock()
@@ -43,16 +38,7 @@ func (f *fetch) Hello(lastEpoch int32, end int64) {
 		Session: f.wire, TopicId: f.r.Key.Topic.Bytes(), Partition: f.r.Key.Partition, LeaderEpoch: f.epoch,
 		LastEpoch: lastEpoch, EndOffset: end, WindowBytes: l.f.cfg.Window,
 	}
-	b := l.retry[f.r.Key]
-	if b == nil || f.sent {
-		l.enqueue(f)
-		return
-	}
-	f.later = time.AfterFunc(b.Next(), func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.enqueue(f)
-	})
+	l.enqueue(f)
 }
 
 // Position tells the leader how far the log has come; only the newest counts.
@@ -81,19 +67,9 @@ func (f *fetch) Close() {
 	signal(l.news)
 }
 
-// refused makes the next session of the replica wait. The caller holds l.mu.
-func (l *link) refused(f *fetch) {
-	if l.retry[f.r.Key] == nil {
-		l.retry[f.r.Key] = &rpc.Backoff{Min: 20 * time.Millisecond, Max: time.Second}
-	}
-}
-
 // remove takes a fetch off the books. The caller holds l.mu.
 func (l *link) remove(f *fetch) {
 	f.dead = true
-	if f.later != nil {
-		f.later.Stop()
-	}
 	delete(l.fetches, f.wire)
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/services/broker/internal/replica"
-	"github.com/leat-io/leat/services/broker/internal/store"
 )
 
 const (
@@ -34,7 +33,6 @@ type link struct {
 	lastWire int64
 	todo     []*fetch // have a hello or a position to send
 	stops    []int64
-	retry    map[store.Key]*rpc.Backoff // of replicas that were refused
 	dead     bool
 
 	news    chan struct{}
@@ -45,7 +43,7 @@ type link struct {
 
 func newLink(f *Fetchers, leader partition.Replica) *link {
 	return &link{
-		f: f, leader: leader, fetches: map[int64]*fetch{}, retry: map[store.Key]*rpc.Backoff{},
+		f: f, leader: leader, fetches: map[int64]*fetch{},
 		news: make(chan struct{}, 1), broken: make(chan struct{}, 1),
 	}
 }
@@ -124,6 +122,10 @@ func (l *link) once() (worked bool, err error) {
 		return false, err
 	}
 	defer l.lost()
+	select {
+	case <-l.broken: // of the time without a stream
+	default:
+	}
 	l.heard.Store(true)
 	l.silence.Store(0)
 	read := make(chan error, 1)
@@ -297,12 +299,7 @@ func (l *link) batches(b *brokerv1.ReplicateBatches, payload *rpc.Payload) {
 }
 
 func (l *link) epochEnd(e *brokerv1.ReplicateEpochEnd) {
-	l.mu.Lock()
-	f := l.fetches[e.GetSession()]
-	if f != nil {
-		delete(l.retry, f.r.Key)
-	}
-	l.mu.Unlock()
+	f := l.find(e.GetSession())
 	if f == nil {
 		return
 	}
@@ -318,7 +315,6 @@ func (l *link) refuse(e *brokerv1.ReplicateError) {
 	f := l.fetches[e.GetSession()]
 	if f != nil {
 		l.remove(f)
-		l.refused(f)
 	}
 	l.mu.Unlock()
 	if f == nil {
