@@ -3,7 +3,6 @@ package commitlog
 import (
 	"encoding/binary"
 	"errors"
-	"io"
 	"math"
 	"sync"
 
@@ -44,17 +43,19 @@ var errBadIndex = errors.New("index does not fit the log")
 // entryFile is one index file and the entries not yet written to it. segIndex
 // guards it.
 type entryFile struct {
+	// What a lookup needs comes first, so that it lies together in memory.
+	file  vfs.File  // nil until needed, and while parked
+	onFS  int       // entries in the file
+	keys  blockKeys // of all blocks of the file while it is open
+	tail  []byte    // entries after those in the file
+	width int
+	base  int64
+	kind  byte
+	known bool // onFS was learnt
+	dirty bool // written since the last sync
 	fs    vfs.FS
 	cache *FileCache
 	path  string
-	kind  byte
-	width int
-	base  int64
-	file  vfs.File // nil until needed, and while parked
-	known bool     // onFS was learnt
-	onFS  int      // entries in the file
-	tail  []byte   // entries after those
-	dirty bool     // written since the last sync
 	own   entryScratch
 }
 
@@ -90,6 +91,7 @@ func (e *entryFile) load() error {
 		// Part of an entry at the end is what a crash left of a write.
 		e.known, e.onFS = true, int(min(size/int64(e.width), math.MaxInt32))
 	}
+	e.keys = e.keys.resized(e.onFS)
 	return nil
 }
 
@@ -119,17 +121,10 @@ func (e *entryFile) at(number int, sc *entryScratch) ([]byte, error) {
 	if number >= e.onFS {
 		i := (number - e.onFS) * e.width
 		copy(entry, e.tail[i:i+e.width])
-	} else if n, err := e.file.ReadAt(entry, int64(number)*int64(e.width)); n < e.width {
-		if errors.Is(err, io.EOF) {
-			err = errBadIndex
-		}
+	} else if err := e.readEntries(entry, number); err != nil {
 		return nil, err
 	}
-	fields := entry[:e.width-4]
-	if binary.BigEndian.Uint32(entry[e.width-4:]) != e.checksum(sc, number, fields) {
-		return nil, errBadIndex
-	}
-	return fields, nil
+	return e.check(entry, number, sc)
 }
 
 func (e *entryFile) add(fields []byte) error {
@@ -159,6 +154,7 @@ func (e *entryFile) flush() error {
 		return err
 	}
 	e.onFS += len(e.tail) / e.width
+	e.keys = e.keys.resized(e.onFS)
 	e.tail = e.tail[:0]
 	e.dirty = true
 	return nil
@@ -168,6 +164,7 @@ func (e *entryFile) flush() error {
 func (e *entryFile) keep(n int) error {
 	e.tail = e.tail[:max(0, min(len(e.tail), (n-e.onFS)*e.width))]
 	e.onFS = min(e.onFS, n)
+	e.keys = blockKeys(nil).resized(e.onFS) // entries with these numbers will be other ones
 	e.dirty = true
 	return e.file.Truncate(int64(e.onFS) * int64(e.width))
 }
@@ -188,7 +185,7 @@ func (e *entryFile) close() error {
 		return nil
 	}
 	f := e.file
-	e.file = nil
+	e.file, e.keys = nil, nil
 	e.cache.open.Add(-1)
 	return f.Close()
 }
@@ -197,11 +194,11 @@ func (e *entryFile) close() error {
 // concurrently.
 type segIndex struct {
 	mu      sync.RWMutex
+	loaded  bool
+	rebuilt bool  // made anew from the log since it was opened
+	since   int64 // bytes of log from the last entry, or the start, to the end
 	offsets entryFile
 	times   entryFile
-	since   int64 // bytes of log from the last entry, or the start, to the end
-	loaded  bool
-	rebuilt bool // made anew from the log since it was opened
 }
 
 func newSegIndex(fsys vfs.FS, dir string, base int64) *segIndex {
@@ -255,8 +252,15 @@ func (x *segIndex) point(n int) (indexPoint, error) {
 	if err != nil {
 		return indexPoint{}, err
 	}
-	return indexPoint{rel: int64(binary.BigEndian.Uint32(f)), pos: int64(binary.BigEndian.Uint32(f[4:]))}, nil
+	return offsetPoint(f), nil
 }
+
+// offsetPoint and timeRel read the fields of an entry.
+func offsetPoint(f []byte) indexPoint {
+	return indexPoint{rel: int64(binary.BigEndian.Uint32(f)), pos: int64(binary.BigEndian.Uint32(f[4:]))}
+}
+
+func timeRel(f []byte) int64 { return int64(binary.BigEndian.Uint32(f[8:])) }
 
 // timePoint reads time entry n; -1 says that nothing lies below offset 0.
 func (x *segIndex) timePoint(n int) (ts, rel int64, err error) {
@@ -269,7 +273,7 @@ func (x *segIndex) timePoint(n int) (ts, rel int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	return int64(binary.BigEndian.Uint64(f)), int64(binary.BigEndian.Uint32(f[8:])), nil
+	return int64(binary.BigEndian.Uint64(f)), timeRel(f), nil
 }
 
 // floor finds the last point at or below a relative offset.
@@ -283,44 +287,33 @@ func (x *segIndex) floor(rel int64) (indexPoint, error) {
 }
 
 // floorLocked also returns the point's number, -1 for the start of the segment.
-func (x *segIndex) floorLocked(rel int64) (n int, best indexPoint, err error) {
-	lo, hi := -1, x.offsets.len() // point lo is at or below rel, point hi is above
-	for hi-lo > 1 {
-		mid := lo + (hi-lo)/2
-		p, err := x.point(mid)
-		if err != nil {
-			return lo, best, err
-		}
-		if p.rel <= rel {
-			lo, best = mid, p
-		} else {
-			hi = mid
-		}
+func (x *segIndex) floorLocked(rel int64) (n int, p indexPoint, err error) {
+	sc := searchScratches.Get().(*searchScratch)
+	defer searchScratches.Put(sc)
+	n, f, err := x.offsets.floor(rel, sc)
+	if err != nil || n < 0 {
+		return -1, indexPoint{}, err
 	}
-	return lo, best, nil
+	return n, offsetPoint(f), nil
 }
 
 // floorTime finds a relative offset below which every record is older than ts; the
 // greatest that the index knows.
 func (x *segIndex) floorTime(ts int64) (rel int64, err error) {
+	if ts == math.MinInt64 {
+		return 0, nil // no record is older
+	}
 	if err := x.rlock(); err != nil {
 		return 0, err
 	}
 	defer x.mu.RUnlock()
-	lo, hi := -1, x.times.len()
-	for hi-lo > 1 {
-		mid := lo + (hi-lo)/2
-		t, r, err := x.timePoint(mid)
-		if err != nil {
-			return 0, err
-		}
-		if t < ts {
-			lo, rel = mid, r
-		} else {
-			hi = mid
-		}
+	sc := searchScratches.Get().(*searchScratch)
+	defer searchScratches.Put(sc)
+	n, f, err := x.times.floor(ts-1, sc)
+	if err != nil || n < 0 {
+		return 0, err
 	}
-	return rel, nil
+	return timeRel(f), nil
 }
 
 // last reads the last point and what is known of timestamps below it.

@@ -61,6 +61,7 @@ type Log struct {
 	producers     producerState
 	snapshots     []snapshotFile // by offset
 
+	bases    atomic.Pointer[baseTable] // of segs, for lookups
 	cursors  cursors
 	cleaning cleanState
 }

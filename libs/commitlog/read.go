@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sort"
 	"sync"
 
@@ -13,6 +14,7 @@ import (
 // view is what a reader works on: a state of the log that stays true while it does.
 type view struct {
 	segs      []*segment
+	bases     []int64 // of segs; nil when not at hand
 	start     int64
 	end       int64
 	gapsBelow int64
@@ -25,11 +27,40 @@ func (l *Log) begin() (view, error) {
 	if l.closed {
 		return view{}, fmt.Errorf("%s: %w", l.dir, ErrClosed)
 	}
-	return view{segs: l.segs, start: l.marks.start, end: l.end, gapsBelow: l.marks.gapsBelow}, nil
+	return view{segs: l.segs, bases: l.segmentBases(), start: l.marks.start, end: l.end, gapsBelow: l.marks.gapsBelow}, nil
+}
+
+// baseTable has the bases of a log's segments side by side: a search among thousands
+// of segments would wait for memory at each step if it had to look into them.
+type baseTable struct {
+	segs  []*segment
+	last  *segment
+	bases []int64
+}
+
+// segmentBases returns the bases of l.segs. The caller holds mu, for reading at least.
+func (l *Log) segmentBases() []int64 {
+	n := len(l.segs)
+	t := l.bases.Load()
+	if t == nil || len(t.segs) != n || &t.segs[0] != &l.segs[0] || t.last != l.segs[n-1] {
+		t = &baseTable{segs: l.segs, last: l.segs[n-1], bases: make([]int64, n)}
+		for i, seg := range l.segs {
+			t.bases[i] = seg.base
+		}
+		l.bases.Store(t)
+	}
+	return t.bases
 }
 
 // segmentOf is the index of the last segment that begins at or below offset.
 func (v *view) segmentOf(offset int64) int {
+	if v.bases != nil {
+		i, found := slices.BinarySearch(v.bases, offset)
+		if found {
+			return i
+		}
+		return i - 1
+	}
 	return sort.Search(len(v.segs), func(i int) bool { return v.segs[i].base > offset }) - 1
 }
 

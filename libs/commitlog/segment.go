@@ -65,13 +65,12 @@ const (
 
 // segment is one .log file with its indexes. Only the last segment of a log grows.
 type segment struct {
-	fs   vfs.FS
-	dir  string
-	base int64
-	idx  *segIndex
-	// logPath is the .log; Log.filesMu guards it and the indexes' paths, as they
-	// change when the segment takes the place of others.
-	logPath string
+	// What a lookup needs comes first, so that it lies together in memory.
+	base     int64
+	idx      *segIndex
+	file     atomic.Pointer[vfs.File]
+	size     atomic.Int64 // bytes that readers may see
+	sealedAt atomic.Int64 // offset the segment ends before; notSealed while it grows
 
 	cache    *FileCache
 	prev     *segment // in the cache's ring; cache.mu guards these four
@@ -85,11 +84,13 @@ type segment struct {
 	// writing.
 	readOnly bool
 
-	mu   sync.Mutex // guards opening
-	file atomic.Pointer[vfs.File]
-	size atomic.Int64 // bytes that readers may see
+	fs  vfs.FS
+	dir string
+	// logPath is the .log; Log.filesMu guards it and the indexes' paths, as they
+	// change when the segment takes the place of others.
+	logPath string
 
-	sealedAt   atomic.Int64 // offset the segment ends before; notSealed while it grows
+	mu         sync.Mutex   // guards opening
 	maxTS      atomic.Int64 // greatest timestamp; noTimestamp when empty
 	maxTSKnown atomic.Bool
 }

@@ -12,7 +12,7 @@ import (
 
 // entryReader reads an index file from its beginning, through a buffer.
 type entryReader struct {
-	entries entryFile
+	entries *entryFile
 	file    vfs.File // nil when the file is missing
 	size    int64
 	number  int
@@ -85,7 +85,7 @@ type indexCheck struct {
 
 func (v *verifier) openIndexes(seg *segment) (*indexCheck, error) {
 	x := newSegIndex(v.fs, v.dir, seg.base)
-	c := &indexCheck{v: v, seg: seg, offsets: entryReader{entries: x.offsets}, times: entryReader{entries: x.times}, upTo: math.MaxInt64}
+	c := &indexCheck{v: v, seg: seg, offsets: entryReader{entries: &x.offsets}, times: entryReader{entries: &x.times}, upTo: math.MaxInt64}
 	if err := errors.Join(c.offsets.open(), c.times.open()); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
