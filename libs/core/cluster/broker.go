@@ -54,8 +54,8 @@ func RegisterBroker(s *State, r BrokerRegistration) (Plan, error) {
 // found unfenced: who has the longest copy, say.
 func sameRecord(s *State, broker int32) (Plan, error) {
 	p := newPlanner(s)
-	together := s.electHeld(brokerView{state: s}, broker, nil)
-	for _, next := range together[:min(len(together), reconcileWrites)] {
+	together, _ := s.electHeld(brokerView{state: s}, broker, nil, reconcileWrites)
+	for _, next := range together {
 		p.put(next)
 	}
 	return p.done()
@@ -73,8 +73,8 @@ func newLife(s *State, record Broker, r BrokerRegistration) (Plan, error) {
 		}
 	}
 	p := newPlanner(s)
-	together := s.electHeld(brokerView{state: s, override: &record}, record.Process.ID, changed)
-	if len(together) < maxStageWrites {
+	view := brokerView{state: s, override: &record}
+	if together, fit := s.electHeld(view, record.Process.ID, changed, maxStageWrites-1); fit {
 		for _, next := range together {
 			p.put(next)
 		}
@@ -84,7 +84,7 @@ func newLife(s *State, record Broker, r BrokerRegistration) (Plan, error) {
 	// Too many for one transaction. Bars come first, and who leads where a barred
 	// replica did; Reconcile runs the other elections after. Until then the life on
 	// record is the old one, so that nobody is elected for a bar that ends.
-	view := brokerView{state: s}
+	view = brokerView{state: s}
 	for _, next := range changed {
 		if slices.Contains(next.Barred, record.Process.ID) {
 			view.elect(&next, s.configs[next.Topic], Hints{})
@@ -115,8 +115,8 @@ func returnBroker(s *State, record Broker) (Plan, error) {
 // electTogether plans the elections that a broker's record brings, if they fit into
 // the record's transaction; else they are left to Reconcile.
 func electTogether(p *planner, record Broker) {
-	together := p.state.electHeld(brokerView{state: p.state, override: &record}, record.Process.ID, nil)
-	if len(together) < maxStageWrites {
+	view := brokerView{state: p.state, override: &record}
+	if together, fit := p.state.electHeld(view, record.Process.ID, nil, maxStageWrites-1); fit {
 		for _, next := range together {
 			p.put(next)
 		}
@@ -125,24 +125,27 @@ func electTogether(p *planner, record Broker) {
 
 // electHeld runs the elections that a view of the brokers brings where one broker
 // holds a replica, on top of records that change anyway, and returns every record
-// that changes.
-func (s *State) electHeld(view brokerView, broker int32, changed []Partition) []Partition {
+// that changes; the first limit of them if they are more, which do not fit.
+func (s *State) electHeld(view brokerView, broker int32, changed []Partition, limit int) (all []Partition, fit bool) {
 	pre := make(map[PartitionID]Partition, len(changed))
 	for _, p := range changed {
 		pre[p.id()] = p
 	}
-	var all []Partition
 	for _, e := range s.held(broker) {
 		next, ok := pre[e.Value.id()]
 		if !ok {
 			next = e.Value
 		}
 		view.elect(&next, s.configs[next.Topic], Hints{})
-		if !samePartition(e.Value, next) {
-			all = append(all, next)
+		if samePartition(&e.Value, &next) {
+			continue
 		}
+		if len(all) >= limit {
+			return all, false
+		}
+		all = append(all, next)
 	}
-	return all
+	return all, true
 }
 
 func (s *State) setConfig(t Topic) {
@@ -150,11 +153,11 @@ func (s *State) setConfig(t Topic) {
 	if err != nil {
 		c = topicconfig.Default() // only a newer release writes what does not parse
 	}
-	s.configs[t.ID] = c
+	s.configs[t.ID] = &c
 }
 
 // samePartition compares all but the partition epoch.
-func samePartition(a, b Partition) bool {
+func samePartition(a, b *Partition) bool {
 	return a.Leader == b.Leader && a.LeaderEpoch == b.LeaderEpoch && a.MinISR == b.MinISR &&
 		a.ShardOwner == b.ShardOwner && a.ShardEpoch == b.ShardEpoch &&
 		slices.Equal(a.Replicas, b.Replicas) && slices.Equal(a.ISR, b.ISR) &&

@@ -44,7 +44,7 @@ func (v brokerView) leads(p *Partition) bool {
 // elect brings a partition's leader, ISR, ELR and bars in line with who lives, and
 // tells what it waits for if it has no leader. Slices are replaced, never changed
 // in place.
-func (v brokerView) elect(p *Partition, config topicconfig.Config, hints Hints) WaitKind {
+func (v brokerView) elect(p *Partition, config *topicconfig.Config, hints Hints) WaitKind {
 	if v.state.neverLed(p) {
 		return v.first(p, hints)
 	}
@@ -109,7 +109,7 @@ func (v brokerView) first(p *Partition, hints Hints) WaitKind {
 }
 
 // choose elects a leader, or none, and tells what is waited for.
-func (v brokerView) choose(p *Partition, config topicconfig.Config, hints Hints) WaitKind {
+func (v brokerView) choose(p *Partition, config *topicconfig.Config, hints Hints) WaitKind {
 	inOrder := union(p.Replicas, nil)
 	fromISR := keep(inOrder, func(b int32) bool { return slices.Contains(p.ISR, b) && v.trusted(p, b) })
 	if len(fromISR) > 0 {
@@ -160,7 +160,7 @@ func (v brokerView) leadAlone(p *Partition, b int32) {
 // live and merely lost what the page cache had, the longest of them, which is
 // trusted from then on; else, only if the topic allows an unclean election and no
 // earlier leader can commit any more, any replica that lives.
-func (v brokerView) lastResort(p *Partition, config topicconfig.Config, hints Hints) WaitKind {
+func (v brokerView) lastResort(p *Partition, config *topicconfig.Config, hints Hints) WaitKind {
 	if v.allLostTheirCache(p) {
 		b, _ := v.longest(p, union(p.ISR, p.ELR))
 		v.leadAlone(p, b)

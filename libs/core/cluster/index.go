@@ -139,10 +139,8 @@ func (s *State) held(broker int32) []*Entry[Partition] {
 	return held
 }
 
-func compareEntries(a, b *Entry[Partition]) int { return comparePartitions(a.Value, b.Value) }
-
-func comparePartitions(a, b Partition) int {
-	return cmp.Or(a.Topic.Compare(b.Topic), cmp.Compare(a.Number, b.Number))
+func compareEntries(a, b *Entry[Partition]) int {
+	return cmp.Or(a.Value.Topic.Compare(b.Value.Topic), cmp.Compare(a.Value.Number, b.Value.Number))
 }
 
 func compareIDs(a, b PartitionID) int {

@@ -56,23 +56,23 @@ func LeadersUnreachable(s *State, reports map[Process][]Process) (Plan, error) {
 // *InvariantError.
 func PreferredMoves(s *State, limit int, avoid func(Process) bool) (Plan, error) {
 	view := brokerView{state: s}
-	var moves []Partition
+	var moves []*Entry[Partition]
 	for id := range s.topics {
 		for n := range s.partitions[id] {
 			e := s.living(PartitionID{id, n})
 			if e == nil || e.Value.Leader.ID == e.Value.Replicas[0] {
 				continue
 			}
-			next := e.Value
-			life, rejection := view.preferred(&next)
-			if rejection == nil && view.leads(&next) && (avoid == nil || !avoid(life)) {
-				moves = append(moves, next)
+			life, rejection := view.preferred(&e.Value)
+			if rejection == nil && view.leads(&e.Value) && (avoid == nil || !avoid(life)) {
+				moves = append(moves, e)
 			}
 		}
 	}
-	slices.SortFunc(moves, comparePartitions)
+	slices.SortFunc(moves, compareEntries)
 	p := newPlanner(s)
-	for _, next := range moves[:min(len(moves), max(limit, 0))] {
+	for _, e := range moves[:min(len(moves), max(limit, 0))] {
+		next := e.Value
 		view.lead(&next, next.Replicas[0])
 		p.put(next)
 	}
@@ -153,7 +153,7 @@ func ElectLeaders(s *State, kind ElectionType, partitions []PartitionName) (Plan
 		} else {
 			o.Rejection = view.electUnclean(&next, s)
 		}
-		if o.Changed = !samePartition(e.Value, next); o.Changed {
+		if o.Changed = !samePartition(&e.Value, &next); o.Changed {
 			p.put(next)
 		}
 		o.Leader = next.Leader

@@ -63,7 +63,7 @@ func Leave(s *State, leaver Process, probes Probes, decommission bool) (Plan, []
 				Topic: next.Topic, Name: name, Partition: next.Number,
 				Rejection: rejection.with("topic", name).with("partition", itoa(next.Number)),
 			})
-		case rejection == nil && !samePartition(e.Value, next):
+		case rejection == nil && !samePartition(&e.Value, &next):
 			p.put(next)
 		}
 	}

@@ -227,7 +227,7 @@ func (m *model) check(t *rapid.T) {
 			key := PartitionID{id, n}
 			var before *Partition
 			if b, ok := m.seen[key]; ok {
-				if samePartition(b, e.Value) && b.PartitionEpoch == e.Value.PartitionEpoch {
+				if samePartition(&b, &e.Value) && b.PartitionEpoch == e.Value.PartitionEpoch {
 					continue
 				}
 				before = &b

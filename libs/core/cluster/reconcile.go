@@ -65,6 +65,9 @@ func (s *State) outOfLine(hints Hints) (leaders, others []Partition) {
 			delete(s.index.attention, id) // looked at again when its topic is there
 			return
 		}
+		if len(leaders)+len(others) >= reconcileWrites && view.leads(&e.Value) {
+			return // its turn comes; those without a leader first
+		}
 		next, wait := s.inLine(view, e.Value, s.configs[id.Topic], hints)
 		if replicas, ok := raised[id]; ok {
 			next.Replicas = replicas
@@ -73,7 +76,7 @@ func (s *State) outOfLine(hints Hints) (leaders, others []Partition) {
 			next.ShardOwner, next.ShardEpoch = owner, next.ShardEpoch+1
 		}
 		switch {
-		case samePartition(e.Value, next):
+		case samePartition(&e.Value, &next):
 			if wait == 0 {
 				delete(s.index.attention, id)
 			}
@@ -89,16 +92,14 @@ func (s *State) outOfLine(hints Hints) (leaders, others []Partition) {
 	for id := range raised {
 		s.index.attention[id] = struct{}{}
 	}
-	for id := range s.index.attention {
+	for _, id := range sortedIDs(s.index.attention) {
 		look(id)
 	}
-	slices.SortFunc(leaders, comparePartitions)
-	slices.SortFunc(others, comparePartitions)
 	return leaders, others
 }
 
 // inLine is a partition's record as it should be, and what it waits for.
-func (s *State) inLine(view brokerView, p Partition, config topicconfig.Config, hints Hints) (Partition, WaitKind) {
+func (s *State) inLine(view brokerView, p Partition, config *topicconfig.Config, hints Hints) (Partition, WaitKind) {
 	p.MinISR = minISR(&p, config)
 	wait := view.elect(&p, config, hints)
 	if len(p.ELR) > 0 && int32(len(p.ISR)) >= p.MinISR {
@@ -110,7 +111,7 @@ func (s *State) inLine(view brokerView, p Partition, config topicconfig.Config, 
 
 // minISR is the smallest sufficient ISR that a partition should have. Where nobody
 // set one it is not raised above what is in sync: nobody asked for writes to stop.
-func minISR(p *Partition, config topicconfig.Config) int32 {
+func minISR(p *Partition, config *topicconfig.Config) int32 {
 	want := config.MinISR(p.ReplicationFactor())
 	if config.MinInsyncReplicas == 0 && want > p.MinISR && int32(len(p.ISR)) < want {
 		return p.MinISR

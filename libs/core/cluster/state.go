@@ -34,7 +34,7 @@ type State struct {
 	// two such names would be one in metrics.
 	folded map[string]string
 	// configs are the topics' configurations in force.
-	configs map[topicid.ID]topicconfig.Config
+	configs map[topicid.ID]*topicconfig.Config
 	// vouches are what brokers said of their replicas; not in etcd, since each
 	// broker says it again to every new controller.
 	vouches map[Process]map[PartitionID]Vouch
@@ -52,7 +52,7 @@ func NewState() *State {
 		deletions:     map[topicid.ID]*Entry[Deletion]{},
 		reassignments: map[string]*Entry[Reassignment]{},
 		folded:        map[string]string{},
-		configs:       map[topicid.ID]topicconfig.Config{},
+		configs:       map[topicid.ID]*topicconfig.Config{},
 		vouches:       map[Process]map[PartitionID]Vouch{},
 		index:         newIndex(),
 	}

@@ -103,7 +103,7 @@ func ReportReplicas(s *State, life Process, vouches []Vouch) (Plan, error) {
 			next.Barred = append(slices.Clone(next.Barred), life.ID)
 		}
 		view.elect(&next, s.configs[next.Topic], Hints{})
-		if !samePartition(e.Value, next) {
+		if !samePartition(&e.Value, &next) {
 			planned[v.id()] = true
 			p.put(next)
 		}
