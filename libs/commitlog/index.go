@@ -164,7 +164,7 @@ func (e *entryFile) flush() error {
 func (e *entryFile) keep(n int) error {
 	e.tail = e.tail[:max(0, min(len(e.tail), (n-e.onFS)*e.width))]
 	e.onFS = min(e.onFS, n)
-	e.keys = blockKeys(nil).resized(e.onFS) // entries with these numbers will be other ones
+	e.keys = e.keys.resized(e.onFS) // other entries may get the numbers of those dropped
 	e.dirty = true
 	return e.file.Truncate(int64(e.onFS) * int64(e.width))
 }
