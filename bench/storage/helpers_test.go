@@ -90,6 +90,7 @@ func must(b *testing.B, err error) {
 
 // duel collects rounds of two sides, each in bytes per second or the like.
 type duel struct {
+	prepare            func() // untimed, before each round of ours; may be nil
 	ours, bare, ratios []float64
 }
 
@@ -97,10 +98,15 @@ type duel struct {
 // is the work in a round.
 func (d *duel) round(i int, n float64, ours, bare func()) {
 	var a, c time.Duration
+	if i%2 != 0 {
+		c = timed(bare)
+	}
+	if d.prepare != nil {
+		d.prepare()
+	}
+	a = timed(ours)
 	if i%2 == 0 {
-		a, c = timed(ours), timed(bare)
-	} else {
-		c, a = timed(bare), timed(ours)
+		c = timed(bare)
 	}
 	d.ours = append(d.ours, n/a.Seconds())
 	d.bare = append(d.bare, n/c.Seconds())

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/leat-io/leat/libs/commitlog"
@@ -17,17 +18,26 @@ const (
 	bigSegment      = 1 << 30
 	batchesPerBig   = bigSegment / batchBytes
 	recordsPerBatch = 600
-	// sampled is how many batches have a header, and can be looked up.
-	sampled = 32 << 10
+	// sampled is how many batches have a header, and can be looked up: all of the lone
+	// log's, and as many of the others, which have 1024 times more.
+	sampled   = batchesPerBig
+	bigCount  = 1024
+	openFiles = 16 << 10
 )
 
+// target is a log and offsets in it that can be looked up.
+type target struct {
+	log     *commitlog.Log
+	offsets []int64
+}
+
 // bigLog makes a log of so many sealed segments of 1 GiB and an empty active one: the
-// .log files are sparse, with headers at a sample of batches, and the indexes are
-// whole, byte for byte as docs/format.md says. It returns offsets that can be looked
-// up.
-func bigLog(b *testing.B, dir string, segments int) (*commitlog.Log, []int64) {
+// .log files are sparse, with headers at a sample of batches of each segment, and the
+// indexes are whole, byte for byte as docs/format.md says.
+func bigLog(b *testing.B, dir string, files *commitlog.FileCache, segments, samples int, rnd *rand.Rand) target {
 	b.Helper()
-	l, _ := openLog(b, vfs.OS(), dir, bigSegment, nil)
+	shared := func(o *commitlog.Options) { o.Files = files }
+	l, _ := openLog(b, vfs.OS(), dir, bigSegment, shared)
 	folder := l.Dir()
 	must(b, l.Close())
 	for _, pattern := range []string{"*.log", "*.index", "*.timeindex", "*.snapshot"} {
@@ -37,11 +47,10 @@ func bigLog(b *testing.B, dir string, segments int) (*commitlog.Log, []int64) {
 			must(b, os.Remove(path))
 		}
 	}
-	rnd := rand.New(rand.NewPCG(1, 2))
 	var offsets []int64
 	base := int64(0)
 	for range segments {
-		offsets = append(offsets, sparseSegment(b, folder, base, sampled/segments, rnd)...)
+		offsets = append(offsets, sparseSegment(b, folder, base, samples, rnd)...)
 		base += batchesPerBig * recordsPerBatch
 	}
 	for _, suffix := range []string{".log", ".index", ".timeindex"} {
@@ -49,11 +58,11 @@ func bigLog(b *testing.B, dir string, segments int) (*commitlog.Log, []int64) {
 	}
 	smallFile(b, filepath.Join(folder, "leader-epoch-checkpoint"), "leat leader-epoch-checkpoint 1\n0 0\n")
 	smallFile(b, segmentFile(folder, base, ".snapshot"), fmt.Sprintf("leat producer-snapshot 1\noffset %d\nfence 0 0\n", base))
-	l, report := openLog(b, vfs.OS(), dir, bigSegment, func(o *commitlog.Options) { o.CleanShutdown = true })
+	l, report := openLog(b, vfs.OS(), dir, bigSegment, func(o *commitlog.Options) { o.Files, o.CleanShutdown = files, true })
 	if !report.Clean || report.End != base || l.Segments() != segments+1 {
 		b.Fatalf("the log was not made as the engine makes it: %+v", report)
 	}
-	return l, offsets
+	return target{l, offsets}
 }
 
 func segmentFile(folder string, base int64, suffix string) string {
@@ -71,8 +80,8 @@ func sparseSegment(b *testing.B, folder string, base int64, samples int, rnd *ra
 	log, err := os.Create(segmentFile(folder, base, ".log"))
 	must(b, err)
 	must(b, log.Truncate(bigSegment))
-	for range samples {
-		n := rnd.Int64N(batchesPerBig)
+	for _, k := range rnd.Perm(batchesPerBig)[:samples] {
+		n := int64(k)
 		h := record.Header{
 			BaseOffset: base + n*recordsPerBatch, Length: batchBytes - record.LengthOverhead, Magic: record.Magic, LastOffsetDelta: recordsPerBatch - 1,
 			ProducerID: record.NoProducerID, ProducerEpoch: record.NoProducerEpoch, BaseSequence: record.NoSequence, NumRecords: recordsPerBatch,
@@ -109,52 +118,110 @@ func appendEntry(dst []byte, kind byte, base int64, number uint32, fields []byte
 	return binary.BigEndian.AppendUint32(append(dst, fields...), crc)
 }
 
-// BenchmarkBigLog looks random offsets up in a log of 1 TiB beside one of 1 GiB, and
-// appends to both. Here "bare" is the small log, and the ratio is how many times as
-// long the big one takes.
+// BenchmarkBigLog looks random offsets up in a log of 1 TiB, and appends to it, beside
+// logs of 1 GiB; "ratio" is how many times as long the big one takes.
+//
+// In Lookup the yardstick is 1024 logs of 1 GiB each: as many bytes, files and index
+// entries as in the big log, and the processor's caches hold as little of them. In
+// LookupLone it is a single log of 1 GiB, and nothing else is going on, so that all of
+// its index is in those caches; PreadsLone is what two preads alone, of a block of the
+// index and of a header at the same places of the same files, make of that.
 func BenchmarkBigLog(b *testing.B) {
 	dir := workDir(b)
-	big, bigOffsets := bigLog(b, filepath.Join(dir, "big"), 1024)
-	small, smallOffsets := bigLog(b, filepath.Join(dir, "small"), 1)
-	alloc := func(n int) []byte { return make([]byte, n) }
-	rnd := rand.New(rand.NewPCG(3, 4))
-	lookups := func(l *commitlog.Log, offsets []int64) func() {
+	files := commitlog.NewFileCache(openFiles)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	big := []target{bigLog(b, filepath.Join(dir, "big"), files, bigCount, sampled/bigCount, rnd)}
+	lone := []target{bigLog(b, filepath.Join(dir, "lone"), files, 1, sampled, rnd)}
+	var many []target
+	for i := range bigCount {
+		many = append(many, bigLog(b, filepath.Join(dir, fmt.Sprint("small-", i)), files, 1, sampled/bigCount, rnd))
+	}
+	const each, appended = 20_000, 2000
+	lookups := func(targets []target) func() {
+		alloc := func(n int) []byte { return make([]byte, n) }
 		return func() {
-			for range 20_000 {
+			for range each {
+				t := &targets[rnd.IntN(len(targets))]
 				// With this limit the batch is found and not read.
-				offset := offsets[rnd.IntN(len(offsets))]
-				if res, err := l.Read(offset, offset+1, 1, alloc); err != nil || len(res.Data) > 0 {
+				offset := t.offsets[rnd.IntN(len(t.offsets))]
+				if res, err := t.log.Read(offset, offset+1, 1, alloc); err != nil || len(res.Data) > 0 {
 					b.Fatal(err, len(res.Data))
 				}
 			}
 		}
 	}
+	b.Run("Lookup", func(b *testing.B) {
+		compare(b, each, lookups(big), lookups(many)).reportTimes(b)
+	})
+	b.Run("LookupLone", func(b *testing.B) {
+		compare(b, each, lookups(big), lookups(lone)).reportTimes(b)
+	})
+	b.Run("PreadsLone", func(b *testing.B) {
+		compare(b, each, bareLookups(b, big[0], rnd, each), bareLookups(b, lone[0], rnd, each)).reportTimes(b)
+	})
 	batch := batchOf(b, 4<<10)
 	appends := func(l *commitlog.Log) func() {
 		return func() {
-			for range 2000 {
+			for range appended {
 				if _, err := l.Append([][]byte{batch}, 0); err != nil {
 					b.Fatal(err)
 				}
 			}
 		}
 	}
-	run := func(name string, n float64, ours, bare func()) {
-		b.Run(name, func(b *testing.B) {
-			ours()
-			bare()
-			var d duel
-			for i := 0; b.Loop(); i++ {
-				d.round(i, n, ours, bare)
-			}
-			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(1e9/median(d.ours), "ns-1TiB")
-			b.ReportMetric(1e9/median(d.bare), "ns-1GiB")
-			b.ReportMetric(1/median(d.ratios), "ratio")
-		})
+	b.Run("Append", func(b *testing.B) {
+		compare(b, appended, appends(big[0].log), appends(lone[0].log)).reportTimes(b)
+	})
+	for _, t := range append(append(many, lone...), big...) {
+		must(b, t.log.Close())
 	}
-	run("Lookup", 20_000, lookups(big, bigOffsets), lookups(small, smallOffsets))
-	run("Append", 2000, appends(big), appends(small))
-	must(b, big.Close())
-	must(b, small.Close())
+}
+
+// compare warms both sides up and runs them in turns.
+func compare(b *testing.B, n float64, ours, bare func()) *duel {
+	d := new(duel)
+	for range 3 {
+		ours()
+		bare()
+	}
+	for i := 0; b.Loop(); i++ {
+		d.round(i, n, ours, bare)
+	}
+	return d
+}
+
+// reportTimes is report for how long one thing takes.
+func (d *duel) reportTimes(b *testing.B) {
+	b.Helper()
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(1e9/median(d.ours), "ns-1TiB")
+	b.ReportMetric(1e9/median(d.bare), "ns-1GiB")
+	b.ReportMetric(1/median(d.ratios), "ratio")
+}
+
+// bareLookups reads what a lookup at least reads, with nothing around it.
+func bareLookups(b *testing.B, t target, rnd *rand.Rand, n int) func() {
+	b.Helper()
+	logs := logFiles(b, t.log.Dir())
+	indexes := make([]*os.File, len(logs))
+	for i, f := range logs {
+		var err error
+		indexes[i], err = os.Open(strings.TrimSuffix(f.Name(), ".log") + ".index")
+		must(b, err)
+		b.Cleanup(func() { _ = indexes[i].Close() })
+	}
+	const block = 128 * 12
+	buf := make([]byte, 8<<10)
+	return func() {
+		for range n {
+			number := t.offsets[rnd.IntN(len(t.offsets))] / recordsPerBatch
+			seg, number := number/batchesPerBig, number%batchesPerBig
+			if _, err := indexes[seg].ReadAt(buf[:block], number*12/block*block); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := logs[seg].ReadAt(buf, number*batchBytes); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
 }

@@ -63,14 +63,20 @@ func BenchmarkRead(b *testing.B) {
 	must(b, l.Close())
 }
 
-// logFiles opens all .log files of a folder, in order.
-func logFiles(b *testing.B, dir string) []*os.File {
+// logPaths finds all .log files of a folder, in order.
+func logPaths(b *testing.B, dir string) []string {
 	b.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.log"))
 	must(b, err)
 	slices.Sort(paths)
+	return paths
+}
+
+// logFiles opens them.
+func logFiles(b *testing.B, dir string) []*os.File {
+	b.Helper()
 	var files []*os.File
-	for _, path := range paths {
+	for _, path := range logPaths(b, dir) {
 		f, err := os.Open(path)
 		must(b, err)
 		b.Cleanup(func() { _ = f.Close() })
