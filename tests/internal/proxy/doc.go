@@ -9,7 +9,8 @@
 // Close, which waits for all goroutines.
 //
 // A process that is not there has to refuse connections, since that proves to
-// others that it is dead. So Down is called when a process ends and Up before it
-// starts. Should a proxy find by itself that its target refuses, it resets the
-// connection that it was asked to carry and refuses those to come until Up.
+// others that it is dead. So Down is called when a process ends; after Up a proxy
+// accepts as soon as its target does. Should it find by itself that its target
+// refuses, it resets the connection that it was asked to carry and refuses others
+// until the target accepts again.
 package proxy

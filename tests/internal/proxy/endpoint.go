@@ -16,30 +16,77 @@ type Endpoint struct {
 	name, addr, target string
 
 	mu       sync.Mutex
-	listener net.Listener // nil while down
+	listener net.Listener       // nil while dials are refused
+	stop     context.CancelFunc // nil while down; ends the waiting for the target
 }
+
+// probeInterval is how often a target that does not listen yet is tried.
+const probeInterval = 5 * time.Millisecond
 
 // Addr is the address that the process has to advertise.
 func (e *Endpoint) Addr() string { return e.addr }
 
-// Up begins to accept connections.
-func (e *Endpoint) Up() error {
+// Up lets connections be accepted as soon as the target listens.
+func (e *Endpoint) Up() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.listener != nil {
-		return nil
+	if e.stop != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	e.stop = cancel
+	e.network.wait.Go(func() { e.open(ctx) })
+}
+
+// open waits for the target and then accepts.
+func (e *Endpoint) open(ctx context.Context) {
+	tick := time.NewTicker(probeInterval)
+	defer tick.Stop()
+	for {
+		if e.targetListens(ctx) && e.listen(ctx) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (e *Endpoint) targetListens(ctx context.Context) bool {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", e.target)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+// listen reports whether there is nothing left to wait for.
+func (e *Endpoint) listen(ctx context.Context) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if ctx.Err() != nil {
+		return true
 	}
 	l, err := net.Listen("tcp", e.addr)
 	if err != nil {
-		return err
+		return false
 	}
 	e.listener = l
-	e.network.wait.Go(func() { e.accept(l) })
-	return nil
+	e.network.wait.Go(func() { e.accept(ctx, l) })
+	return true
 }
 
 // Down makes connections be refused, and breaks those that stand.
 func (e *Endpoint) Down() error {
+	e.mu.Lock()
+	if e.stop != nil {
+		e.stop()
+		e.stop = nil
+	}
+	e.mu.Unlock()
 	err := e.refuse()
 	n := e.network
 	n.mu.Lock()
@@ -67,18 +114,30 @@ func (e *Endpoint) refuse() error {
 	return err
 }
 
-func (e *Endpoint) accept(l net.Listener) {
+// targetGone refuses dials until the target listens again.
+func (e *Endpoint) targetGone(ctx context.Context, l net.Listener) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.listener != l {
+		return
+	}
+	_ = l.Close() // a listener's close does not fail
+	e.listener = nil
+	e.network.wait.Go(func() { e.open(ctx) })
+}
+
+func (e *Endpoint) accept(ctx context.Context, l net.Listener) {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
 			return
 		}
-		e.network.wait.Go(func() { e.carry(conn.(*net.TCPConn)) })
+		e.network.wait.Go(func() { e.carry(ctx, l, conn.(*net.TCPConn)) })
 	}
 }
 
 // carry is the life of one connection.
-func (e *Endpoint) carry(in *net.TCPConn) {
+func (e *Endpoint) carry(ctx context.Context, listener net.Listener, in *net.TCPConn) {
 	from := e.network.nameOf(in.RemoteAddr())
 	l := &link{network: e.network, from: from, to: e.name, in: in, ended: make(chan struct{})}
 	if !l.register() {
@@ -87,10 +146,10 @@ func (e *Endpoint) carry(in *net.TCPConn) {
 	}
 	defer l.unregister()
 	dialer := net.Dialer{Timeout: 10 * time.Second}
-	out, err := dialer.DialContext(context.Background(), "tcp", e.target)
+	out, err := dialer.DialContext(ctx, "tcp", e.target)
 	if err != nil {
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			_ = e.refuse() // the process is gone; let those who come see that
+			e.targetGone(ctx, listener)
 		}
 		l.close()
 		return

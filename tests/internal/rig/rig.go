@@ -268,15 +268,12 @@ func (r *Rig) Launch(names ...string) {
 				r.t.Fatal(err)
 			}
 		}
-		e := r.endpoints[name]
-		if err := e.Up(); err != nil {
-			r.t.Fatalf("the proxy of %s: %v", name, err)
-		}
 		start := r.start
 		if s.Kind == Etcd {
 			start = r.spawn.process
 		}
 		r.Net.Revive(name)
+		r.endpoints[name].Up()
 		life, err := start(s)
 		if err != nil {
 			r.t.Fatalf("start %s: %v", name, err)
