@@ -127,12 +127,10 @@ func (s *State) onEpochEnd(e *EpochEnd) {
 	case fresh && e.Agreed:
 		l.refetch = false // there is nothing in it that could be wrong
 		s.agree(e)
-	case l.absent || l.refetch:
-		s.startReset(e.LogStart)
-	case l.end < e.LogStart, l.end < e.TombstonesBelow && !fresh:
-		// What it lacks is gone at the leader, or deletions that it has not seen are:
-		// deleted keys would live on in it.
-		s.startReset(e.LogStart)
+	case l.absent, l.refetch, l.end < e.LogStart, l.end < e.TombstonesBelow && !fresh:
+		// The copy is no good, or what it lacks is gone at the leader, or deletions that
+		// it has not seen are: deleted keys would live on in it.
+		s.beginAnew(e)
 	case !e.Agreed:
 		s.cutBack(e)
 	case !s.isAnswered(e):
@@ -140,6 +138,16 @@ func (s *State) onEpochEnd(e *EpochEnd) {
 	default:
 		s.agree(e)
 	}
+}
+
+// beginAnew empties the log. A session in which the leader has agreed to the log
+// that was is left first: its positions would speak of another log.
+func (s *State) beginAnew(e *EpochEnd) {
+	if e.Agreed {
+		s.emit(CloseLeader{Sess: s.follow.sess})
+		s.endSession()
+	}
+	s.startReset(e.LogStart)
 }
 
 // isAnswered reports whether an agreement speaks of this log.

@@ -26,7 +26,8 @@ func (s *State) onHello(e *Hello) {
 	if !p.agreed {
 		return
 	}
-	p.end, p.durable, p.start, p.partEpoch = e.End, 0, 0, -1
+	// What it told before it knew of the agreement is not a position: it may still
+	// find reason to begin anew.
 	p.toldHW, p.toldStart = s.log.hw, s.log.start
 	p.markEnd, p.markTime = s.log.end, s.now
 	s.out.batches = SendBatches{Sess: p.sess, From: e.End}
