@@ -207,6 +207,10 @@ type fake struct {
 	deaf atomic.Bool
 	// badDisks makes its answers say that a disk hangs.
 	badDisks atomic.Bool
+	// leaving makes it vouch no more.
+	leaving atomic.Bool
+	// answers counts the answers to controllers' questions.
+	answers atomic.Int64
 	// lazy makes it make no folders.
 	lazy atomic.Bool
 
@@ -238,7 +242,7 @@ func (m *mesh) fake(kind controllerv1.ServiceKind, id int32, incarnation uint64,
 	f.reg = registry.NewRegistrar(registry.RegistrarConfig{
 		Client: client, Keys: registry.NewKeys("/leat"), Kind: kind, Process: f.process,
 		Address: f.addr, TTL: 2 * time.Second, Prober: registry.NewProber(rpc.DialConfig{}), Logger: m.logger(fmt.Sprint(registry.KindName(kind), id)),
-		Healthy: func() bool { return !f.silent.Load() },
+		Healthy: func() bool { return !f.silent.Load() && !f.badDisks.Load() },
 	})
 	f.watch = m.watcher(kind, f.process)
 	ctx, cancel := context.WithCancel(m.t.Context())
@@ -268,7 +272,7 @@ func (f *fake) vouch(ctx context.Context, controllers *metadata.Controllers) {
 	for ctx.Err() == nil {
 		image, changed := f.watch.Watch()
 		b := image.Broker(f.process.GetId())
-		if b.GetFenced() || b.GetBroker().GetIncarnation() != f.process.GetIncarnation() {
+		if (b.GetFenced() || b.GetBroker().GetIncarnation() != f.process.GetIncarnation()) && !f.leaving.Load() {
 			f.mu.Lock()
 			req := &controllerv1.RegisterBrokerRequest{
 				Handshake: rpc.LocalHandshake(), Broker: f.process, Address: f.addr,
@@ -379,6 +383,7 @@ func (s *healthServer) WatchHealth(stream grpc.BidiStreamingServer[brokerv1.Watc
 		if err := stream.Send(resp); err != nil {
 			return err
 		}
+		s.f.answers.Add(1)
 	}
 }
 

@@ -171,9 +171,14 @@ func (s *controllerServer) catchUp(ctx context.Context, req *controllerv1.Regist
 // checkPredecessor refuses a newcomer while the life on record still answers.
 func (s *controllerServer) checkPredecessor(ctx context.Context, newcomer cluster.Process) error {
 	var on *cluster.Entry[cluster.Broker]
-	s.h.cfg.Store.View(func(state *cluster.State, _ int64) { on = state.Broker(newcomer.ID) })
-	if on == nil || on.Value.Process == newcomer || on.Value.Fenced {
-		return nil
+	registered := false
+	s.h.cfg.Store.View(func(state *cluster.State, _ int64) {
+		on = state.Broker(newcomer.ID)
+		reg := state.Registration(cluster.KindBroker, newcomer.ID)
+		registered = reg != nil && reg.Value.Process == newcomer
+	})
+	if on == nil || on.Value.Process == newcomer || on.Value.Fenced || !registered {
+		return nil // one that does not hold the registration key is refused for that
 	}
 	verdict := s.h.cfg.Prober.Probe(ctx, registry.Target{
 		Kind:    controllerv1.ServiceKind_SERVICE_KIND_BROKER,

@@ -154,6 +154,7 @@ func (t *tenure) settle(c Command, e *effects, revision int64) {
 	kinds := map[ElectionKind]int64{}
 	var lost, shrinks, expands, fenced int64
 	var sample []string
+	from := map[int32]bool{}
 	t.loop.cfg.Store.View(func(state *cluster.State, _ int64) {
 		for id, change := range e.partitions {
 			now := state.Partition(id.Topic, id.Number)
@@ -174,6 +175,9 @@ func (t *tenure) settle(c Command, e *effects, revision int64) {
 			default:
 				continue
 			}
+			if !change.from.IsZero() {
+				from[change.from.ID] = true
+			}
 			sample = append(sample, fmt.Sprintf("%s-%d: %d to %d", change.topic, id.Number, change.from.ID, change.to.ID))
 		}
 		for broker, expected := range e.fenced {
@@ -191,14 +195,14 @@ func (t *tenure) settle(c Command, e *effects, revision int64) {
 		counts.ISRExpands += expands
 		counts.Fencings += fenced
 	})
-	t.tell(c, kinds, lost, sample, revision)
+	t.tell(c, kinds, lost, sample, slices.Sorted(maps.Keys(from)), revision)
 }
 
 // maxSample bounds the partitions that a line names.
 const maxSample = 8
 
 // tell logs a batch of elections.
-func (t *tenure) tell(c Command, kinds map[ElectionKind]int64, lost int64, sample []string, revision int64) {
+func (t *tenure) tell(c Command, kinds map[ElectionKind]int64, lost int64, sample []string, from []int32, revision int64) {
 	if len(sample) == 0 {
 		return
 	}
@@ -211,6 +215,9 @@ func (t *tenure) tell(c Command, kinds map[ElectionKind]int64, lost int64, sampl
 	}
 	if lost > 0 {
 		args = append(args, "leaderless", lost)
+	}
+	if len(from) > 0 {
+		args = append(args, "from_brokers", from[:min(len(from), maxSample)])
 	}
 	args = append(args, "partitions", sample[:min(len(sample), maxSample)], "revision", revision)
 	if kinds[ElectedUnclean] > 0 || kinds[ElectedLongest] > 0 || lost > 0 {
