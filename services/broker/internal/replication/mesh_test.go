@@ -186,6 +186,8 @@ func (n *node) expected() []store.Key {
 	return keys
 }
 
+type controllerPartition = controllerv1.Partition
+
 // kill ends a broker as a crash does: what was not synced is lost.
 func (m *mesh) kill(id int32) {
 	n := m.nodes[id]
