@@ -22,6 +22,7 @@ type control struct {
 	onLeave     func(*Controller, *controllerv1.RequestLeaveRequest) *controllerv1.RequestLeaveResponse
 	leaves      []*controllerv1.RequestLeaveRequest
 	refuseISR   error
+	refusedISR  int
 }
 
 // AllocateProducerIds hands out ids from 0 on, ten at a time.

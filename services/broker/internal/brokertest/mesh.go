@@ -65,6 +65,13 @@ func (c *Controller) RefuseProposals(err error) {
 	c.control.refuseISR = err
 }
 
+// RefusedProposals is how many were refused so far.
+func (c *Controller) RefusedProposals() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.control.refusedISR
+}
+
 // ProposeIsr accepts what the current leader proposes under the current epochs, if
 // the members it adds are the ones on record, and answers anything else with the
 // record as it is.
@@ -75,6 +82,9 @@ func (c *Controller) ProposeIsr(_ context.Context, req *controllerv1.ProposeIsrR
 	}
 	c.mu.Lock()
 	refuse := c.control.refuseISR
+	if refuse != nil {
+		c.control.refusedISR++
+	}
 	c.mu.Unlock()
 	if refuse != nil {
 		return nil, refuse

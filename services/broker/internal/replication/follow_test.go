@@ -1,0 +1,222 @@
+package replication
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/libs/topicid"
+	"github.com/leat-io/leat/libs/vfs"
+	"github.com/leat-io/leat/libs/vfs/memfs"
+	"github.com/leat-io/leat/services/broker/internal/brokertest"
+	"github.com/leat-io/leat/services/broker/internal/store"
+)
+
+const acksAll = partition.AcksAll
+
+// A follower whose log ends below the leader's start begins anew there.
+func TestBeginsAnewAboveItsEnd(t *testing.T) {
+	m := newMesh(t, 2, meshOptions{lag: 300 * time.Millisecond})
+	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "a")
+	m.awaitSame(id, 0, 1, 1, 2)
+	m.kill(2)
+	m.awaitISR(id, 0, 1)
+	for i := range 5 {
+		m.nodes[1].mustStore(id, 0, fmt.Sprint("b", i))
+	}
+	deleteTo(t, m.nodes[1], id, 4)
+	m.restart(2)
+	m.awaitSame(id, 0, 6, 1, 2)
+	if start := m.nodes[2].describe(id, 0).GetLogStartOffset(); start != 4 {
+		t.Errorf("the follower begins at %d", start)
+	}
+	m.awaitISR(id, 0, 2)
+}
+
+// A follower that cannot keep up leaves the in-sync set, so that the others go on,
+// and comes back when it has caught up.
+func TestSlowFollowerLeavesAndJoins(t *testing.T) {
+	gate := brokertest.NewSyncGate(memfs.New())
+	m := newMesh(t, 3, meshOptions{lag: 300 * time.Millisecond, fs: func(id int32) vfs.FS {
+		if id == 3 {
+			return gate
+		}
+		return memfs.New()
+	}})
+	id := m.ctl.CreateReplicated("t", 1, 2, nil, 1, 2, 3)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "a")
+	gate.Hold("t-0/")
+	done := m.nodes[1].begin(id, 0, acksAll, "b")
+	m.awaitISR(id, 0, 2)
+	if res := <-done; res.Err != nil {
+		t.Fatalf("the batch ended with %v", res.Err)
+	}
+	m.nodes[1].mustStore(id, 0, "c")
+	if got := counter(t, m.nodes[1], "leat_broker_isr_shrinks_total"); got != 1 {
+		t.Errorf("%v shrinks", got)
+	}
+	if got := counter(t, m.nodes[1], "leat_broker_under_replicated_partitions"); got != 1 {
+		t.Errorf("%v under-replicated", got)
+	}
+	gate.Release()
+	m.awaitISR(id, 0, 3)
+	m.awaitSame(id, 0, 3, 1, 2, 3)
+	brokertest.Await(t, "the metrics tell of it", func() bool {
+		return counter(t, m.nodes[1], "leat_broker_isr_expands_total") == 1 && counter(t, m.nodes[1], "leat_broker_under_replicated_partitions") == 0
+	})
+}
+
+// While the controller is away nobody leaves and nothing is acknowledged that the
+// whole set does not have; when it is back the same proposal settles it.
+func TestProposalsOutliveTheController(t *testing.T) {
+	m := newMesh(t, 3, meshOptions{lag: 200 * time.Millisecond})
+	id := m.ctl.CreateReplicated("t", 1, 2, nil, 1, 2, 3)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "a")
+	m.ctl.RefuseProposals(refusedByTest)
+	m.kill(3)
+	done := m.nodes[1].begin(id, 0, acksAll, "b")
+	brokertest.Await(t, "the shrinkage was proposed", func() bool { return m.ctl.RefusedProposals() > 2 })
+	select {
+	case res := <-done:
+		t.Fatalf("the batch ended with %+v while a member of the in-sync set lacks it", res)
+	default:
+	}
+	m.ctl.RefuseProposals(nil)
+	if res := <-done; res.Err != nil {
+		t.Fatalf("the batch ended with %v", res.Err)
+	}
+	m.awaitISR(id, 0, 2)
+}
+
+// Below min.insync.replicas acks=all is refused before it is appended; acks=1 is
+// stored and invisible.
+func TestTooFewInSync(t *testing.T) {
+	m := newMesh(t, 3, meshOptions{})
+	id := m.ctl.CreateReplicated("t", 1, 2, nil, 1, 2, 3)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "a")
+	m.kill(2)
+	m.kill(3)
+	m.ctl.SetISR(id, 0, 1)
+	brokertest.Await(t, "the leader hears that it is alone", func() bool {
+		return m.nodes[1].watcher.Image().Partition(id, 0).GetPartitionEpoch() == m.ctl.Partition(id, 0).GetPartitionEpoch()
+	})
+	brokertest.Await(t, "acks=all is refused", func() bool {
+		res := m.nodes[1].produce(id, 0, acksAll, "b")
+		return res.Err != nil && res.Err.Reason == typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS && res.Err.Outcome == typev1.Outcome_OUTCOME_NOT_DONE
+	})
+	if res := m.nodes[1].produce(id, 0, partition.AcksLeader, "c"); res.Err != nil || res.Base != 1 {
+		t.Fatalf("acks=1: %+v", res)
+	}
+	if hw := m.nodes[1].describe(id, 0).GetHighWatermark(); hw != 1 {
+		t.Errorf("the high watermark is %d", hw)
+	}
+	m.restart(2)
+	m.awaitISR(id, 0, 2)
+	m.awaitSame(id, 0, 2, 1, 2)
+}
+
+// A replica that went missing on a living disk is made anew and filled, under its own
+// verdict until it is in sync.
+func TestMissingReplicaIsFetched(t *testing.T) {
+	m := newMesh(t, 2, meshOptions{lag: 300 * time.Millisecond})
+	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "a", "b")
+	m.awaitSame(id, 0, 2, 1, 2)
+	n := m.nodes[2]
+	n.stop(true)
+	key := store.Key{Topic: id}
+	if err := n.fs.RemoveAll("/broker2/t-0"); err != nil {
+		t.Fatal(err)
+	}
+	m.ctl.SetISR(id, 0, 1)
+	m.restart(2)
+	m.awaitSame(id, 0, 2, 1, 2)
+	m.awaitISR(id, 0, 2)
+	brokertest.Await(t, "the verdict is gone", func() bool { return m.nodes[2].store.Verdict(key) == store.Intact })
+}
+
+// A damaged replica is kept aside, fetched anew, and its bad copy goes when the new
+// one is in sync.
+func TestDamagedReplicaIsFetched(t *testing.T) {
+	m := newMesh(t, 2, meshOptions{lag: 300 * time.Millisecond})
+	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, strings.Repeat("a", 1000))
+	m.nodes[1].mustStore(id, 0, strings.Repeat("b", 1000))
+	m.awaitSame(id, 0, 2, 1, 2)
+	brokertest.Await(t, "the recovery point is on record", func() bool { return m.nodes[2].store.Replica(store.Key{Topic: id}).HighWatermark() == 2 })
+	n := m.nodes[2]
+	n.manager.Checkpoint(true)
+	m.kill(2)
+	f, err := n.fs.Open("/broker2/t-0/00000000000000000000.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Truncate(900); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m.ctl.SetISR(id, 0, 1)
+	m.restart(2)
+	m.awaitSame(id, 0, 2, 1, 2)
+	m.awaitISR(id, 0, 2)
+	brokertest.Await(t, "the verdict and the bad copy are gone", func() bool {
+		k := store.Key{Topic: id}
+		return m.nodes[2].store.Verdict(k) == store.Intact && !m.nodes[2].store.HasReplaced(k)
+	})
+}
+
+// Large batches go alone, small windows go on: nothing waits for ever.
+func TestSmallWindow(t *testing.T) {
+	m := newMesh(t, 2, meshOptions{window: 2000})
+	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	m.awaitLeads(1, id, 0)
+	for i := range 30 {
+		m.nodes[1].mustStore(id, 0, strings.Repeat("x", 1+i*i*20))
+	}
+	m.awaitSame(id, 0, 30, 1, 2)
+}
+
+// counter is the value of a metric without labels.
+func counter(t testing.TB, n *node, name string) float64 {
+	t.Helper()
+	families, err := n.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			v := f.GetMetric()[0]
+			return v.GetCounter().GetValue() + v.GetGauge().GetValue()
+		}
+	}
+	return math.NaN()
+}
+
+// deleteTo has a leader delete the records below an offset.
+func deleteTo(t testing.TB, n *node, id topicid.ID, before int64) {
+	t.Helper()
+	done := make(chan *rpc.Error, 1)
+	n.replica(id, 0).DeleteRecords(before, -1, brokertest.Patience, func(_ int64, err *rpc.Error) { done <- err })
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+var refusedByTest = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STALE_INCARNATION, "refused by the test")
