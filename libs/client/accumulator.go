@@ -13,17 +13,20 @@ import (
 // accumulator is what a producer holds for one partition: batches that are being
 // filled, wait, are in flight, or have failed and will be sent again. It decides
 // what is sent when; it has no lock, no clock and no connection. In order of their
-// numbers, batches are in failed, inflight, ready and open.
+// places in line, batches are in failed, inflight, ready and open.
 //
 // The order of records is kept through retries in this way. After a failure that
 // may pass, nothing more is sent until everything in flight has ended; then what
-// has failed goes first, one batch alone until one has succeeded. A failed batch
-// that a later one has overtaken is not sent again: it would come after it. To
-// make that rare, the first batch to a new leader goes alone, too: once a leader
-// has taken one batch of an epoch, it takes no later one after refusing an earlier
-// one for not being the leader.
+// has failed goes first, one batch alone until one has succeeded. An idempotent
+// producer's batches go under their numbers, which see to the rest: see sequences.
+//
+// Without idempotence, a failed batch that a later one has overtaken is not sent
+// again: it would come after it. To make that rare, the first batch to a new leader
+// goes alone, too: once a leader has taken one batch of an epoch, it takes no later
+// one after refusing an earlier one for not being the leader.
 type accumulator struct {
 	cfg *accumulatorConfig
+	ids *sequences // nil: not idempotent
 
 	open     *batch
 	ready    []*batch
@@ -36,6 +39,8 @@ type accumulator struct {
 	recovering bool  // nothing is sent until inflight is empty
 	failures   int   // in a row
 	notBefore  time.Time
+	failedAt   Leader    // of the newest failure
+	troubled   time.Time // when the failures in a row began
 	// awaitsLeader says that notBefore stands because no leader was known.
 	awaitsLeader bool
 	flushUpTo    int64 // batches up to this number do not linger
@@ -54,6 +59,7 @@ type accumulatorConfig struct {
 	noRetryUnknown bool
 	stopPartition  bool
 	noAcks         bool
+	noID           func() *rpc.Error // why there is no producer id; nil: nobody knows
 	backoff        func(failures int) time.Duration
 }
 
@@ -81,11 +87,17 @@ type batch struct {
 	last     *rpc.Error
 	reported bool // its waiters have been told; it is only waited for
 	sentTo   Leader
-	call     *produceCall // of the last attempt
-	giveUpAt time.Time    // when its answer is no longer waited for; zero: until the stream ends
-	over     chan struct{}
-	parent   *batch // it is a part of
-	parts    int    // that are not over
+	alone    bool // when it was sent last, nothing before it was without an end
+
+	records   int            // sealed in it
+	number    producerNumber // of an idempotent producer; noNumber: none yet
+	encoded   producerNumber // what is in bytes
+	unknownAt int32          // highest leader epoch at which an attempt may have stored it; -1: none
+	call      *produceCall   // of the last attempt
+	giveUpAt  time.Time      // when its answer is no longer waited for; zero: until the stream ends
+	over      chan struct{}
+	parent    *batch // it is a part of
+	parts     int    // that are not over
 
 	// Tracing: the first sampled record's context, and the others'.
 	first trace.SpanContext
@@ -162,7 +174,10 @@ func (a *accumulator) newBatch(maxBytes int, now time.Time) (*batch, error) {
 		return nil, rpc.Errorf(reasonInternalBug, "batch of at most %d bytes: %w", maxBytes, err).WithOutcome(outcomeNotDone)
 	}
 	a.lastSeq += seqStep
-	return &batch{seq: a.lastSeq, room: seqStep, builder: builder, created: now, deadline: now.Add(a.cfg.delivery), over: make(chan struct{})}, nil
+	return &batch{
+		seq: a.lastSeq, room: seqStep, builder: builder, created: now, deadline: now.Add(a.cfg.delivery), over: make(chan struct{}),
+		number: noNumber, encoded: noNumber, unknownAt: -1,
+	}, nil
 }
 
 // seal encodes the open batch and puts it in line. If that fails, which only a bug
@@ -170,6 +185,11 @@ func (a *accumulator) newBatch(maxBytes int, now time.Time) (*batch, error) {
 func (a *accumulator) seal() error {
 	b := a.open
 	a.open = nil
+	if a.ids != nil {
+		b.encoded = a.ids.expected(a.ready)
+		b.builder.SetProducer(b.encoded.id, b.encoded.epoch, b.encoded.first)
+	}
+	b.records = b.builder.Len()
 	bytes, err := b.builder.Build()
 	b.builder = nil
 	if err != nil {
@@ -200,7 +220,11 @@ func (a *accumulator) next(now time.Time) *batch {
 	b := a.ready[0]
 	a.ready[0] = nil
 	a.ready = a.ready[1:]
+	if a.ids != nil && !b.numbered() {
+		a.ids.number(b)
+	}
 	b.attempts++
+	b.alone = len(a.inflight) == 0
 	a.awaitsLeader = false
 	a.inflight = append(a.inflight, b)
 	return b
@@ -215,6 +239,9 @@ func (a *accumulator) hasRoom() bool {
 	if a.probing || len(a.ready) > 0 && a.ready[0].parent != nil || len(a.inflight) > 0 && a.inflight[0].parent != nil {
 		// A part that has to be split again must not be overtaken.
 		limit = 1
+	}
+	if a.ids != nil && (len(a.ready) == 0 || !a.ready[0].numbered()) && !a.ids.mayNumber(len(a.inflight)) {
+		return false
 	}
 	return !a.recovering && len(a.inflight) < limit
 }
@@ -272,7 +299,7 @@ func (a *accumulator) due(now time.Time) time.Time {
 // hold keeps everything back for a while, because the leader is not known; why is
 // told if time runs out.
 func (a *accumulator) hold(now time.Time, why *rpc.Error) {
-	a.failures++
+	a.fails(now)
 	a.notBefore = now.Add(a.cfg.backoff(a.failures))
 	a.probing, a.awaitsLeader = true, true
 	for _, b := range a.ready {

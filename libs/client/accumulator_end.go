@@ -20,24 +20,66 @@ func (a *accumulator) ended(b *batch, offset int64, epoch int32, err *rpc.Error,
 	a.inflight = slices.Delete(a.inflight, i, i+1)
 	if err == nil {
 		a.lastOK, a.failures, a.probing = max(a.lastOK, b.seq), 0, false
+		if a.ids != nil {
+			a.ids.stored(b)
+		}
 		a.report(finishedBatch{batch: b, offset: offset, epoch: epoch})
 	} else {
-		b.last = err
-		maybe := mayHaveHappened(err)
-		b.unknown = b.unknown || maybe
-		switch {
-		case b.reported: // only its end was waited for
-		case err.Reason == reasonRecordTooLarge && len(b.waiters) > 1 && a.split(b) == nil:
-			a.recovering = true
-		case !retry || a.cfg.noAcks || maybe && a.cfg.noRetryUnknown:
-			a.finish(b, err)
-		default:
-			a.failed = append(a.failed, b)
-			a.recovering = true
-		}
+		a.failedBatch(b, err, retry)
 	}
 	if a.recovering && len(a.inflight) == 0 {
 		a.recover(now, err)
+	} else {
+		a.settle()
+	}
+}
+
+// failedBatch sorts out what becomes of a batch whose attempt has failed.
+func (a *accumulator) failedBatch(b *batch, err *rpc.Error, retry bool) {
+	b.last = err
+	maybe := mayHaveHappened(err)
+	if maybe {
+		b.unknown, b.unknownAt = true, max(b.unknownAt, b.sentTo.Epoch)
+	}
+	if b.sentTo.Epoch >= a.failedAt.Epoch {
+		a.failedAt = b.sentTo
+	}
+	switch {
+	case b.reported: // only its end was waited for
+		if a.ids != nil {
+			a.ids.gaveUp(b)
+		}
+	case err.Reason == reasonRecordTooLarge && len(b.waiters) > 1 && a.mayRenumber(b) && a.split(b) == nil:
+		a.recovering = true
+	case a.ids != nil && isSequenceError(err):
+		a.failed = append(a.failed, b)
+		a.recovering = true
+	case !retry || a.cfg.noAcks || maybe && a.cfg.noRetryUnknown || a.ids == nil && err.Reason == reasonShrunkAfterAppend:
+		// What is known to be in the log, and may yet be committed, is not sent again
+		// where that would most likely store it twice.
+		a.finish(b, err)
+	default:
+		a.failed = append(a.failed, b)
+		a.recovering = true
+	}
+}
+
+// mayRenumber reports whether the records of a batch may go in other batches.
+func (a *accumulator) mayRenumber(b *batch) bool { return a.ids == nil || b.unknownAt < 0 }
+
+// fails counts a failure in a row, and sets the pause that it costs.
+func (a *accumulator) fails(now time.Time) {
+	if a.failures == 0 {
+		a.troubled = now
+	}
+	a.failures++
+}
+
+// hurry ends the pause after a failure once a leader is known that has not failed
+// yet: one of a later epoch, or the same one under another address.
+func (a *accumulator) hurry(l Leader, now time.Time) {
+	if a.failures > 0 && !a.awaitsLeader && (l.Epoch > a.failedAt.Epoch || l.Epoch == a.failedAt.Epoch && l.Addr != a.failedAt.Addr && a.failures <= 2) {
+		a.notBefore = now
 	}
 }
 
@@ -47,15 +89,18 @@ func (a *accumulator) recover(now time.Time, err *rpc.Error) {
 	a.failed, a.recovering, a.probing = nil, false, true
 	slices.SortFunc(failed, bySeq)
 	var again, overtaken []*batch
-	for _, b := range failed {
-		if b.seq < a.lastOK {
+	for i, b := range failed {
+		if i > 0 && !b.alone && isSequenceError(b.last) {
+			b.last = failed[i-1].last // which is what it was refused for
+		}
+		if b.seq < a.lastOK && a.ids == nil {
 			overtaken = append(overtaken, b)
 		} else {
 			again = append(again, b)
 		}
 	}
 	a.ready = append(again, a.ready...)
-	a.failures++
+	a.fails(now)
 	wait := a.cfg.backoff(a.failures)
 	switch {
 	case err == nil:
@@ -65,6 +110,7 @@ func (a *accumulator) recover(now time.Time, err *rpc.Error) {
 		wait = 0 // the leader is known
 	}
 	a.notBefore = now.Add(wait)
+	a.settle()
 	for _, b := range overtaken {
 		a.finish(b, rpc.Errorf(b.last.Reason, "a later batch of the partition was stored meanwhile, so that another try would break the order: %w", b.last))
 	}
@@ -76,10 +122,17 @@ const desertedWait = time.Second
 
 // movedTo takes in who leads now: what is in flight to another broker, under an
 // older epoch, will soon be given up there.
+//
+// An idempotent producer gives up at once: its batches go to the new leader under
+// the same numbers, whatever has become of them.
 func (a *accumulator) movedTo(l Leader, now time.Time) {
+	wait := desertedWait
+	if a.ids != nil {
+		wait = 0
+	}
 	for _, b := range a.inflight {
 		if b.sentTo.Epoch < l.Epoch && b.sentTo.Addr != l.Addr && b.giveUpAt.IsZero() {
-			b.giveUpAt = now.Add(desertedWait)
+			b.giveUpAt = now.Add(wait)
 		}
 	}
 }
@@ -122,6 +175,9 @@ func (a *accumulator) expire(now time.Time) {
 	for _, b := range late {
 		a.finish(b, a.timeout(b))
 	}
+	if len(late) > 0 && !a.recovering {
+		a.settle()
+	}
 }
 
 func bySeq(x, y *batch) int { return cmp.Compare(x.seq, y.seq) }
@@ -130,6 +186,9 @@ func bySeq(x, y *batch) int { return cmp.Compare(x.seq, y.seq) }
 // stored, the reason is what stood in its way to the last, such as a full disk or
 // a missing leader: that is what has to be mended.
 func (a *accumulator) timeout(b *batch) *rpc.Error {
+	if b.last == nil && a.ids != nil && a.ids.wantsID() && a.cfg.noID != nil {
+		b.last = a.cfg.noID()
+	}
 	if b.last == nil {
 		return rpc.Errorf(reasonDeadlineExceeded, "the records were not acknowledged within %v", a.cfg.delivery)
 	}
@@ -169,6 +228,9 @@ func (a *accumulator) finish(b *batch, err *rpc.Error) {
 	outcome := outcomeNotDone
 	if b.unknown {
 		outcome = outcomeUnknown
+	}
+	if a.ids != nil && b.numbered() && !slices.Contains(a.inflight, b) {
+		a.ids.gaveUp(b)
 	}
 	a.report(finishedBatch{batch: b, offset: -1, epoch: -1, err: err.WithOutcome(outcome)})
 	if a.cfg.stopPartition {
@@ -248,6 +310,13 @@ func (a *accumulator) split(b *batch) error {
 		p := &batch{
 			seq: b.seq + int64(i)*(b.room/2), room: b.room / 2, bytes: bytes, waiters: b.waiters[:half:half], created: b.created, deadline: b.deadline,
 			attempts: b.attempts, unknown: b.unknown, last: b.last, reported: b.reported, over: make(chan struct{}), parent: b,
+			records: len(part), number: noNumber, encoded: noNumber, unknownAt: b.unknownAt,
+		}
+		if b.numbered() {
+			// The halves take the place of the whole, so that what follows keeps its own.
+			p.number = producerNumber{b.number.id, b.number.epoch, advance(b.number.first, i*half)}
+			p.encoded = p.number
+			record.PatchProducer(p.bytes, nil, p.number.id, p.number.epoch, p.number.first)
 		}
 		if i == 1 {
 			p.waiters = b.waiters[half:]

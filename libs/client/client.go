@@ -24,6 +24,7 @@ type Client struct {
 	dataConns, fetchConns, groupConns, askConns conns
 
 	batches *senders // for ProduceBatch
+	ids     producerIDs
 	joins   *joins
 	refresh chan struct{}
 
@@ -87,6 +88,15 @@ func (c *Client) refreshSoon() {
 	case c.refresh <- struct{}{}:
 	default:
 	}
+}
+
+// refreshElsewhere asks for fresh metadata because that of the last refresh did not
+// help: somebody else may know more.
+func (c *Client) refreshElsewhere() {
+	if c.polls != nil {
+		c.polls.doubt("")
+	}
+	c.refreshSoon()
 }
 
 func (c *Client) refreshLoop() {

@@ -39,7 +39,7 @@ type Config struct {
 	// RetryTimeout bounds all attempts of a question whose context has no deadline;
 	// 0: 30 s.
 	RetryTimeout time.Duration
-	// RetryBackoff is the first wait before a retry, before jitter; 0: 50 ms.
+	// RetryBackoff is the first wait before a retry, before jitter; 0: 20 ms.
 	RetryBackoff time.Duration
 	// RetryBackoffMax is the longest; 0: 1 s.
 	RetryBackoffMax time.Duration
@@ -92,7 +92,7 @@ func or[T comparable](v, def T) T {
 func (c Config) withDefaults() Config {
 	c.RequestTimeout = or(c.RequestTimeout, 10*time.Second)
 	c.RetryTimeout = or(c.RetryTimeout, 30*time.Second)
-	c.RetryBackoff = or(c.RetryBackoff, 50*time.Millisecond)
+	c.RetryBackoff = or(c.RetryBackoff, 20*time.Millisecond)
 	c.RetryBackoffMax = max(or(c.RetryBackoffMax, time.Second), c.RetryBackoff)
 	c.MetadataMaxAge = or(c.MetadataMaxAge, time.Minute)
 	c.MaxInFlightPerStream = or(c.MaxInFlightPerStream, 8)

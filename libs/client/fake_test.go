@@ -70,7 +70,10 @@ type fakeMesh struct {
 	groups   map[string]*fakeGroup
 	asked    int // metadata requests
 	cluster  string
+	lastID   int64 // producer id handed out
 
+	// onInit may refuse to hand out a producer id; nil: it is handed out.
+	onInit func(b *fakeBroker) *rpc.Error
 	// onBatch may make something of a batch that has come in; nil: it is stored.
 	onBatch func(b *fakeBroker, m *brokerv1.ProduceBatch, h record.Header) fault
 	// onOpen may leave the opening of a produce stream unanswered; nil: it greets.
@@ -101,6 +104,7 @@ type fakePart struct {
 	batches       [][]byte
 	owner         int32
 	shardEpoch    int64
+	producers     map[int64]*modelProducer
 }
 
 func newFakeMesh(t *testing.T, brokers int) *fakeMesh {
@@ -328,6 +332,7 @@ func (p *fakePart) store(raw []byte) int64 {
 	record.PatchBaseOffset(batch, p.end)
 	record.PatchPartitionLeaderEpoch(batch, p.epoch)
 	base := p.end
+	p.noteProducer(&h, base)
 	p.end += int64(h.LastOffsetDelta) + 1
 	p.batches = append(p.batches, batch)
 	return base
@@ -402,8 +407,16 @@ func (b *fakeBroker) take(m *brokerv1.ProduceBatch, raw []byte) (*brokerv1.Produ
 		f.err = perr
 	}
 	if perr == nil && (f.err == nil || f.store) && !(f.kill && !f.store) {
-		res.BaseOffset, res.LeaderEpoch = p.store(raw), p.epoch
-		mesh.touch()
+		base, duplicate, serr := p.checkProducer(&h)
+		switch {
+		case serr != nil:
+			f.err = serr
+		case duplicate:
+			res.BaseOffset, res.LeaderEpoch = base, p.epoch
+		default:
+			res.BaseOffset, res.LeaderEpoch = p.store(raw), p.epoch
+			mesh.touch()
+		}
 	}
 	if f.err != nil {
 		res.Error, res.BaseOffset, res.LeaderEpoch = rpc.ToProto(f.err), -1, -1

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -40,6 +41,9 @@ type pollSource struct {
 	wake    chan struct{}
 	closed  bool
 	good    string // address that answered last
+	// doubted is the address of a broker that something has just failed at: it is asked
+	// last.
+	doubted string
 }
 
 // poll is one asking; done is closed when it has ended.
@@ -180,32 +184,36 @@ func (s *pollSource) ask(ctx context.Context, p *poll, names []string, ids []top
 	if held.position.GetRevision() > 0 || held.position.GetGeneration() > 0 {
 		req.MinPosition = held.position
 	}
-	var errs []error
-	for _, addr := range s.addresses() {
+	resp, addr, errs := hedged(ctx, s.addresses(), func(ctx context.Context, addr string) (*brokerv1.GetMetadataResponse, error) {
 		resp, err := s.askOne(ctx, addr, req)
 		if rpc.IsReason(err, reasonMetadataBehind) {
 			// Another mesh may have taken the place of the one we knew; it begins anew.
 			anew := &brokerv1.GetMetadataRequest{AllTopics: req.AllTopics, Topics: req.Topics, TopicIds: req.TopicIds}
 			if other, again := s.askOne(ctx, addr, anew); again == nil && other.ClusterId != held.clusterID {
-				resp, err = other, nil
+				return other, nil
 			}
 		}
-		if err == nil {
-			s.take(addr, resp, p.all, names, ids)
-			return nil
-		}
-		if ctx.Err() != nil {
-			return contextError(ctx, "ask for metadata", err).WithOutcome(outcomeNotDone)
-		}
-		s.mu.Lock()
-		if s.good == addr {
-			s.good = "" // the next poll does not begin with it
-		}
-		s.mu.Unlock()
-		errs = append(errs, err)
+		return resp, err
+	})
+	if resp != nil {
+		s.take(addr, resp, p.all, names, ids)
+		return nil
 	}
+	if ctx.Err() != nil {
+		return contextError(ctx, "ask for metadata", errors.Join(errs...)).WithOutcome(outcomeNotDone)
+	}
+	s.mu.Lock()
+	s.good = ""
+	s.mu.Unlock()
 	return rpc.Errorf(reasonUnreachable, "no broker or gateway tells where things are; check the addresses, and that they run: %w", errors.Join(errs...)).
 		WithOutcome(outcomeNotDone)
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func (s *pollSource) askOne(ctx context.Context, addr string, req *brokerv1.GetMetadataRequest) (*brokerv1.GetMetadataResponse, error) {
@@ -225,6 +233,20 @@ func (s *pollSource) askOne(ctx context.Context, addr string, req *brokerv1.GetM
 	return resp, nil
 }
 
+// doubt has somebody else asked first than whoever answered last: something failed
+// at an address, or, where that is empty, what was told has not helped.
+func (s *pollSource) doubt(addr string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if addr == "" {
+		s.good = ""
+		return
+	}
+	if s.doubted = addr; s.good == addr {
+		s.good = ""
+	}
+}
+
 // addresses lists where to ask: the last good one, then the rest at random, those
 // of the bootstrap list included.
 func (s *pollSource) addresses() []string {
@@ -238,6 +260,8 @@ func (s *pollSource) addresses() []string {
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	if s.good != "" {
 		all = append([]string{s.good}, all...)
+	} else if s.doubted != "" {
+		slices.SortStableFunc(all, func(a, b string) int { return cmp.Compare(btoi(a == s.doubted), btoi(b == s.doubted)) })
 	}
 	seen := make(map[string]bool, len(all))
 	return slices.DeleteFunc(all, func(a string) bool {

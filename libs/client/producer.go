@@ -23,7 +23,7 @@ type Result struct {
 	Offset      int64 // -1: none (an error, or acks none)
 	LeaderEpoch int32 // -1: none
 	// MaybeDuplicated says that an earlier attempt ended unknown before this one
-	// succeeded: the record may be in the log twice.
+	// succeeded: the record may be in the log twice. Never with idempotence.
 	MaybeDuplicated bool
 	// Err is a *rpc.Error; its outcome is UNKNOWN if any attempt may have stored the
 	// record, else NOT_DONE.
@@ -53,6 +53,8 @@ type Producer struct {
 	senders *senders
 	memory  *semaphore.Weighted
 	timers  *timerQueue
+
+	identity producerIdentity // with idempotence
 
 	mu     sync.Mutex // before a topic's
 	topics map[topicid.ID]*producerTopic
@@ -87,7 +89,7 @@ func (c *Client) NewProducer(cfg ProducerConfig) (*Producer, error) {
 	p.acc = accumulatorConfig{
 		linger: cfg.Linger, batchBytes: cfg.BatchBytes, batchRecords: cfg.BatchRecords, compression: cfg.Compression,
 		delivery: cfg.DeliveryTimeout, maxInFlight: cfg.MaxInFlightPerPartition, noRetryUnknown: cfg.NoRetryUnknown,
-		stopPartition: cfg.StopPartition, noAcks: cfg.Acks == typev1.Acks_ACKS_NONE,
+		stopPartition: cfg.StopPartition, noAcks: cfg.Acks == typev1.Acks_ACKS_NONE, noID: p.whyNoID,
 		backoff: func(failures int) time.Duration { return c.cfg.backoff(failures) },
 	}
 	p.senders.lost = func(part TopicPartition, a produceAnswer) {
@@ -362,5 +364,6 @@ func (p *Producer) Close(ctx context.Context) error {
 	}
 	p.senders.close()
 	p.wg.Wait()
+	p.leaveIDs()
 	return err
 }

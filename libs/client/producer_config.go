@@ -9,10 +9,27 @@ import (
 	"github.com/leat-io/leat/libs/record"
 )
 
+// Idempotence says whether the mesh recognises batches that are sent again.
+type Idempotence int
+
+// The choices.
+const (
+	// IdempotenceDefault is on, unless another setting rules it out: acks other than
+	// all, or more than 5 batches in flight.
+	IdempotenceDefault Idempotence = iota
+	// IdempotenceOn refuses settings that rule it out.
+	IdempotenceOn
+	// IdempotenceOff: what is sent again after an unknown outcome may be there twice.
+	IdempotenceOff
+)
+
 // ProducerConfig configures a Producer. Zero values mean the defaults stated.
 type ProducerConfig struct {
 	// Acks says whose storing a result waits for; unspecified: all.
 	Acks typev1.Acks
+	// Idempotence makes each record be stored once and in order however often it has to
+	// be sent (enable.idempotence). It needs acks all.
+	Idempotence Idempotence
 	// Linger is how long a batch waits for more records before it is sent; 0: 5 ms;
 	// negative: not at all.
 	Linger time.Duration
@@ -33,10 +50,11 @@ type ProducerConfig struct {
 	// MaxBufferedBytes bounds the records without a result; Send blocks beyond it; 0:
 	// 32 MiB.
 	MaxBufferedBytes int64
-	// MaxInFlightPerPartition bounds unanswered batches of a partition; 0: 5.
+	// MaxInFlightPerPartition bounds unanswered batches of a partition; 0: 5, which is
+	// the most that idempotence allows.
 	MaxInFlightPerPartition int
 	// NoRetryUnknown reports an unknown outcome at once instead of sending the batch
-	// again, which may store it twice.
+	// again, which may store it twice without idempotence.
 	NoRetryUnknown bool
 	// StopPartition makes every record of a partition fail with PARTITION_STOPPED,
 	// not done, after the first that failed. At most one batch of a partition is in
@@ -54,6 +72,17 @@ func (c ProducerConfig) Validate() error {
 	}
 	if c.Compression < record.CompressionNone || c.Compression > record.CompressionZstd {
 		errs = append(errs, fmt.Errorf("producer: compression %d is not one of Kafka's codecs; choose one from %d to %d", c.Compression, record.CompressionNone, record.CompressionZstd))
+	}
+	if c.Idempotence < IdempotenceDefault || c.Idempotence > IdempotenceOff {
+		errs = append(errs, fmt.Errorf("producer: idempotence %d is none of default, on and off", c.Idempotence))
+	}
+	if c.Idempotence == IdempotenceOn {
+		if c.Acks != typev1.Acks_ACKS_ALL && c.Acks != typev1.Acks_ACKS_UNSPECIFIED {
+			errs = append(errs, errors.New("producer: idempotence needs acks all: ask for that, or switch idempotence off"))
+		}
+		if c.MaxInFlightPerPartition > maxIdempotentInFlight {
+			errs = append(errs, fmt.Errorf("producer: idempotence allows %d batches of a partition in flight, not %d: lower MaxInFlightPerPartition, or switch idempotence off", maxIdempotentInFlight, c.MaxInFlightPerPartition))
+		}
 	}
 	for _, f := range []struct {
 		name string
@@ -83,6 +112,12 @@ func (c ProducerConfig) withDefaults() ProducerConfig {
 	c.MaxInFlightPerPartition = or(c.MaxInFlightPerPartition, 5)
 	if c.StopPartition {
 		c.MaxInFlightPerPartition = 1
+	}
+	if c.Idempotence == IdempotenceDefault {
+		c.Idempotence = IdempotenceOn
+		if c.Acks != typev1.Acks_ACKS_ALL || c.MaxInFlightPerPartition > maxIdempotentInFlight {
+			c.Idempotence = IdempotenceOff
+		}
 	}
 	if c.Partitioner == nil {
 		c.Partitioner = Murmur2

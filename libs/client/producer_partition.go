@@ -28,6 +28,9 @@ type producerPartition struct {
 	mu     sync.Mutex // before the locks of senders
 	acc    accumulator
 	closed bool
+	// seenEpoch is the highest leader epoch that a batch went to: never to an older one
+	// again, which could not tell what has become of it.
+	seenEpoch int32
 	// checking says that somebody looks whether the topic is still there.
 	checking bool
 
@@ -43,6 +46,9 @@ func newProducerPartition(p *Producer, topic *producerTopic, t *Topic, number in
 	part := &producerPartition{p: p, topic: topic, tp: TopicPartition{TopicID: t.ID, Partition: number}, name: t.Name}
 	part.acc.cfg = &p.acc
 	part.acc.probing = true
+	if p.cfg.Idempotence == IdempotenceOn {
+		part.acc.ids = newSequences()
+	}
 	part.timer.part = part
 	return part
 }
@@ -111,27 +117,45 @@ func (pp *producerPartition) withdrawLate(now time.Time) {
 	}
 }
 
+// keenPolling is how long after its first failure a partition has metadata asked
+// for over and over, so that a new leader is found as soon as anybody knows it.
+// After that it is asked for with each attempt.
+const keenPolling = 5 * time.Second
+
+// leader is where the partition is led, unless that is known to be over.
+func (pp *producerPartition) leader() (Leader, bool) {
+	l, ok := pp.p.client.leader(pp.tp)
+	return l, ok && l.Epoch >= pp.seenEpoch
+}
+
 // metadataChanged ends the wait for a leader, if there is one now, and in time the
 // wait for one that leads no more.
 func (pp *producerPartition) metadataChanged() {
 	pp.mu.Lock()
-	defer pp.mu.Unlock()
-	leader, ok := pp.p.client.leader(pp.tp)
-	if !ok {
-		return
-	}
 	now := time.Now()
-	pp.acc.movedTo(leader, now)
-	if pp.acc.awaitsLeader {
-		pp.acc.notBefore, pp.acc.awaitsLeader = now, false
+	leader, ok := pp.leader()
+	if ok {
+		pp.acc.movedTo(leader, now)
+		pp.acc.desert(now)
+		pp.acc.hurry(leader, now)
+		if pp.acc.awaitsLeader {
+			pp.acc.notBefore, pp.acc.awaitsLeader = now, false
+		}
 	}
-	pp.p.timers.set(&pp.timer, pp.acc.due(now))
+	pp.pump(now)
+	if pp.acc.failures > 0 && now.Before(pp.acc.notBefore) && now.Sub(pp.acc.troubled) < keenPolling && pp.acc.hasWork(now) {
+		pp.p.client.refreshElsewhere()
+	}
+	pp.unlockAndTell()
 }
 
 // pump sends what may be sent. The lock is held.
 func (pp *producerPartition) pump(now time.Time) {
+	if pp.acc.wantsID() {
+		pp.p.provideID(pp)
+	}
 	for pp.acc.mayGo(now) && pp.acc.hasWork(now) {
-		leader, ok := pp.p.client.leader(pp.tp)
+		leader, ok := pp.leader()
 		if !ok {
 			pp.p.client.refreshSoon()
 			pp.checkTopic()
@@ -178,6 +202,7 @@ func (pp *producerPartition) send(b *batch, leader Leader, now time.Time) {
 	}
 	pp.startSpan(b)
 	b.sentTo, b.giveUpAt = leader, time.Time{}
+	pp.seenEpoch = max(pp.seenEpoch, leader.Epoch)
 	attempt := b.attempts
 	timeout := max(min(pp.p.cfg.AckTimeout, b.deadline.Sub(now)), time.Millisecond)
 	b.call = &produceCall{
@@ -206,6 +231,9 @@ func (pp *producerPartition) ended(b *batch, attempt int, a produceAnswer) {
 	}
 	now := time.Now()
 	pp.acc.ended(b, a.offset, a.epoch, a.err, retry, now)
+	if leader, ok := pp.leader(); ok && a.err != nil {
+		pp.acc.hurry(leader, now)
+	}
 	pp.withdrawLate(now)
 	pp.acc.expire(now)
 	pp.pump(now)
@@ -261,7 +289,7 @@ func (pp *producerPartition) report(f finishedBatch) {
 	switch {
 	case f.err == nil:
 		pp.p.acknowledged.Add(n)
-		res.LeaderEpoch, res.MaybeDuplicated = f.epoch, f.unknown
+		res.LeaderEpoch, res.MaybeDuplicated = f.epoch, f.unknown && pp.p.cfg.Idempotence != IdempotenceOn
 	case f.err.Outcome == outcomeUnknown:
 		pp.p.unknown.Add(n)
 	default:

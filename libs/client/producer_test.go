@@ -90,46 +90,53 @@ func TestProducerKeepsOrderThroughRetries(t *testing.T) {
 		"unknown, appended":    {err: rpc.Errorf(reasonDeadlineExceeded, "for the test"), store: true},
 	}
 	for name, f := range faults {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				m := newFakeMesh(t, 1)
-				topic := m.topic("t", 1, 1<<20)
-				n := 0
-				m.onBatch = func(_ *fakeBroker, _ *brokerv1.ProduceBatch, h record.Header) fault {
-					// Now and then an arrival fails, and as many behind it as may be on their way.
-					if n++; n%20 < 6 && n >= 20 {
-						return f
-					}
-					return fault{}
-				}
-				p := newTestProducer(t, m.client(Config{}), ProducerConfig{BatchRecords: 3, Linger: -1})
-				last := int64(-1)
-				for i, r := range collect(t, p, "t", 0, 300) {
-					if r.Err != nil {
-						t.Fatalf("result %d: %v", i, r.Err)
-					}
-					if r.Offset <= last {
-						t.Fatalf("offset %d after %d", r.Offset, last)
-					}
-					last = r.Offset
-				}
-				seen := make(map[string]bool)
-				next := 0
-				for _, r := range m.records(topic, 0) {
-					if !seen[string(r.Value)] { // the first copy of each is in order
-						if want := fmt.Sprintf("%06d", next); string(r.Value) != want {
-							t.Fatalf("first copy of %s where %s should be", r.Value, want)
-						}
-						seen[string(r.Value)] = true
-						next++
-					}
-				}
-				if next != 300 {
-					t.Errorf("%d of 300 records are there", next)
-				}
-			})
-		})
+		t.Run(name, func(t *testing.T) { keepsOrder(t, f, IdempotenceOff) })
+		// case 23: what is sent again after a lost answer is stored once.
+		t.Run(name+", idempotent", func(t *testing.T) { keepsOrder(t, f, IdempotenceOn) })
 	}
+}
+
+func keepsOrder(t *testing.T, f fault, idempotence Idempotence) {
+	inBubble(t, func(t *testing.T) {
+		m := newFakeMesh(t, 1)
+		topic := m.topic("t", 1, 1<<20)
+		n := 0
+		m.onBatch = func(_ *fakeBroker, _ *brokerv1.ProduceBatch, h record.Header) fault {
+			// Now and then an arrival fails, and as many behind it as may be on their way.
+			if n++; n%20 < 6 && n >= 20 {
+				return f
+			}
+			return fault{}
+		}
+		p := newTestProducer(t, m.client(Config{}), ProducerConfig{BatchRecords: 3, Linger: -1, Idempotence: idempotence})
+		last := int64(-1)
+		for i, r := range collect(t, p, "t", 0, 300) {
+			if r.Err != nil {
+				t.Fatalf("result %d: %v", i, r.Err)
+			}
+			if idempotence == IdempotenceOn && (r.Offset != int64(i) || r.MaybeDuplicated) {
+				t.Fatalf("result %d: %+v", i, r)
+			}
+			if r.Offset <= last {
+				t.Fatalf("offset %d after %d", r.Offset, last)
+			}
+			last = r.Offset
+		}
+		seen := make(map[string]bool)
+		next := 0
+		for _, r := range m.records(topic, 0) {
+			if !seen[string(r.Value)] { // the first copy of each is in order
+				if want := fmt.Sprintf("%06d", next); string(r.Value) != want {
+					t.Fatalf("first copy of %s where %s should be", r.Value, want)
+				}
+				seen[string(r.Value)] = true
+				next++
+			}
+		}
+		if next != 300 {
+			t.Errorf("%d of 300 records are there", next)
+		}
+	})
 }
 
 func TestUnknownThenStoredMayBeDuplicated(t *testing.T) {
@@ -141,7 +148,7 @@ func TestUnknownThenStoredMayBeDuplicated(t *testing.T) {
 			defer func() { first = false }()
 			return fault{kill: first, store: first}
 		}
-		p := newTestProducer(t, m.client(Config{}), ProducerConfig{})
+		p := newTestProducer(t, m.client(Config{}), ProducerConfig{Idempotence: IdempotenceOff})
 		r, err := p.SendSync(soon(t), Record{Topic: "t", Value: []byte("v")})
 		if err != nil || !r.MaybeDuplicated || r.Offset != 1 {
 			t.Errorf("result %+v, %v", r, err)
@@ -177,7 +184,7 @@ func TestOvertakenBatchIsNotReordered(t *testing.T) {
 			}
 			return fault{}
 		}
-		p := newTestProducer(t, m.client(Config{}), ProducerConfig{Linger: time.Second})
+		p := newTestProducer(t, m.client(Config{}), ProducerConfig{Linger: time.Second, Idempotence: IdempotenceOff})
 		results := make(chan Result, 10)
 		send := func(v string) {
 			if err := p.Send(soon(t), Record{Topic: "t", Value: []byte(v)}, func(r Result) { results <- r }); err != nil {
@@ -303,7 +310,7 @@ func TestSilentOldLeaderIsGivenUp(t *testing.T) {
 		m := newFakeMesh(t, 2)
 		topic := m.topic("t", 1, 1<<20)
 		m.onBatch = func(b *fakeBroker, _ *brokerv1.ProduceBatch, _ record.Header) fault { return fault{silent: b.id == 1} }
-		p := newTestProducer(t, m.client(Config{Source: m.watcherSource()}), ProducerConfig{})
+		p := newTestProducer(t, m.client(Config{Source: m.watcherSource()}), ProducerConfig{Idempotence: IdempotenceOff})
 		got := make(chan Result, 1)
 		if err := p.Send(soon(t), Record{Topic: "t", Value: []byte("v")}, func(r Result) { got <- r }); err != nil {
 			t.Fatal(err)

@@ -69,6 +69,9 @@ func (c *Client) leader(p TopicPartition) (Leader, bool) {
 // fresh metadata.
 func (c *Client) learnFrom(p TopicPartition, asked string, hint *typev1.LeaderHint) {
 	defer c.refreshSoon()
+	if c.polls != nil {
+		c.polls.doubt(asked)
+	}
 	if hint == nil {
 		c.hints.forget(p, asked)
 		return

@@ -48,3 +48,14 @@ func PatchLogAppendTime(hdr []byte, rest [][]byte, timestamp int64) {
 	be.PutUint64(hdr[posMaxTimestamp:], uint64(timestamp))
 	be.PutUint32(hdr[posCRC:], Checksum(hdr, rest...))
 }
+
+// PatchProducer sets the producer's id, epoch and first sequence, and computes the
+// checksum anew over hdr and rest. hdr is changed in place and holds at least the
+// first HeaderSize bytes; rest is the remainder and only read.
+func PatchProducer(hdr []byte, rest [][]byte, id int64, epoch int16, baseSequence int32) {
+	be := binary.BigEndian
+	be.PutUint64(hdr[posProducerID:], uint64(id))
+	be.PutUint16(hdr[posProducerEpoch:], uint16(epoch))
+	be.PutUint32(hdr[posBaseSequence:], uint32(baseSequence))
+	be.PutUint32(hdr[posCRC:], Checksum(hdr, rest...))
+}
