@@ -108,8 +108,21 @@ func (w *world) vouchAll(id int32, verdict Verdict) []Vouch {
 // elections that follow.
 func (w *world) start(t fataler, id int32, vouches []Vouch) Process {
 	t.Helper()
+	rack := value(w.Broker(id)).Rack
 	life := w.register(KindBroker, id)
-	r := BrokerRegistration{Process: life, Address: fmt.Sprintf("h%d:1", id), Vouches: vouches}
+	r := BrokerRegistration{Process: life, Address: fmt.Sprintf("h%d:1", id), Rack: rack, Vouches: vouches}
+	w.SetVouches(r)
+	plan, err := RegisterBroker(w.State, r)
+	w.apply(t, plan, err)
+	w.settle(t)
+	return life
+}
+
+// startIn starts a new broker in a rack.
+func (w *world) startIn(t fataler, id int32, rack string) Process {
+	t.Helper()
+	life := w.register(KindBroker, id)
+	r := BrokerRegistration{Process: life, Address: fmt.Sprintf("h%d:1", id), Rack: rack}
 	w.SetVouches(r)
 	plan, err := RegisterBroker(w.State, r)
 	w.apply(t, plan, err)

@@ -11,9 +11,14 @@ const (
 
 // AllocateProducerIDs plans that a block of producer ids is handed out, and
 // returns its first id. The generation is in the high bits, so that ids stay
-// unique after a restore from a backup.
+// unique after a restore from a backup. The error is a *Rejection or an
+// *InvariantError.
 func AllocateProducerIDs(s *State) (Plan, int64, error) {
-	first := max(value(s.producerIDs).Next, s.Cluster().Generation<<producerIDBits)
+	generation := s.Cluster().Generation
+	first := max(value(s.producerIDs).Next, generation<<producerIDBits)
+	if first+ProducerIDBlock > (generation+1)<<producerIDBits {
+		return Plan{}, 0, reject("LIMIT_EXCEEDED", "the producer ids of generation %d of the metadata are used up; please report this", generation)
+	}
 	p := newPlanner(s)
 	p.put(ProducerIDs{Next: first + ProducerIDBlock})
 	plan, err := p.done()
