@@ -144,7 +144,8 @@ func (s *State) judge() {
 
 // noteReplaced tells that a copy fetched again is in sync.
 func (s *State) noteReplaced() {
-	if s.log.keeping && !s.log.refetch && slices.Contains(s.rec.isr, s.self.Broker) && (s.role == leading || s.role == following && s.follow.agreed) {
+	// One that is still barred is in the set by the record only.
+	if s.log.keeping && !s.log.refetch && s.log.verdict == Intact && slices.Contains(s.rec.isr, s.self.Broker) && (s.role == leading || s.role == following && s.follow.agreed) {
 		s.log.keeping = false
 		s.emit(Replaced{})
 	}

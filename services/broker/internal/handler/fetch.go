@@ -54,7 +54,9 @@ type fetchStream struct {
 	m           *replica.Manager
 	stream      brokerv1.LogService_FetchServer
 	maxResponse int
-	held        [2]int64 // sizes of the last two responses; owned by the sender
+	// allowFollower reads replicas that follow as well.
+	allowFollower bool
+	held          [2]int64 // sizes of the last two responses; owned by the sender
 
 	// mu is taken after a replica's lock by asking.notify; so no replica is called
 	// while it is held.
@@ -95,7 +97,8 @@ func newFetchStream(h *Handlers, m *replica.Manager, stream brokerv1.LogService_
 	}
 	return &fetchStream{
 		h: h, m: m, stream: stream, maxResponse: min(max(size, minResponseBytes), h.cfg.MaxFetchBytes), credit: initial.GetCreditBytes(),
-		askings: map[int64]*asking{}, byPartition: map[store.Key]*asking{}, news: make(chan struct{}, 1),
+		allowFollower: initial.GetAllowFollower(),
+		askings:       map[int64]*asking{}, byPartition: map[store.Key]*asking{}, news: make(chan struct{}, 1),
 	}
 }
 
@@ -169,6 +172,7 @@ func (f *fetchStream) find(id int64) *asking {
 func (f *fetchStream) add(p *brokerv1.FetchPartition) error {
 	a := &asking{s: f, id: p.GetFetchId(), pos: replica.Position{
 		Offset: p.GetFetchOffset(), LeaderEpoch: p.GetCurrentLeaderEpoch(), LastEpoch: p.GetLastFetchedEpoch(), Seen: p.GetSeenVisibleEnd(),
+		AllowFollower: f.allowFollower,
 	}}
 	a.replica, a.err = f.m.Lookup(p.GetTopicId(), p.GetPartition())
 	var moved *asking

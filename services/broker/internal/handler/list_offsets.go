@@ -26,7 +26,7 @@ func (h *Handlers) ListOffsets(ctx context.Context, req *brokerv1.ListOffsetsReq
 		if ctx.Err() != nil {
 			return nil, rpc.FromError(ctx.Err())
 		}
-		found, err := listOffset(m, p)
+		found, err := listOffset(m, p, req.GetAllowFollower())
 		if err != nil {
 			resp.Results[i] = &brokerv1.ListOffsetsResult{Offset: -1, LeaderEpoch: -1, Error: rpc.ToProto(err)}
 			continue
@@ -40,7 +40,7 @@ func (h *Handlers) ListOffsets(ctx context.Context, req *brokerv1.ListOffsetsReq
 	return resp, nil
 }
 
-func listOffset(m *replica.Manager, p *brokerv1.ListOffsetsPartition) (replica.Offset, *rpc.Error) {
+func listOffset(m *replica.Manager, p *brokerv1.ListOffsetsPartition, allowFollower bool) (replica.Offset, *rpc.Error) {
 	r, err := m.Lookup(p.GetTopicId(), p.GetPartition())
 	if err != nil {
 		return replica.Offset{}, err
@@ -49,11 +49,11 @@ func listOffset(m *replica.Manager, p *brokerv1.ListOffsetsPartition) (replica.O
 	case *typev1.OffsetSpec_Place_:
 		switch spec.Place {
 		case typev1.OffsetSpec_PLACE_EARLIEST, typev1.OffsetSpec_PLACE_LATEST, typev1.OffsetSpec_PLACE_MAX_TIMESTAMP:
-			return r.ListOffset(spec.Place, 0, p.GetCurrentLeaderEpoch())
+			return r.ListOffset(spec.Place, 0, p.GetCurrentLeaderEpoch(), allowFollower)
 		}
 	case *typev1.OffsetSpec_Timestamp:
 		if spec.Timestamp.CheckValid() == nil {
-			return r.ListOffset(typev1.OffsetSpec_PLACE_UNSPECIFIED, spec.Timestamp.AsTime().UnixMilli(), p.GetCurrentLeaderEpoch())
+			return r.ListOffset(typev1.OffsetSpec_PLACE_UNSPECIFIED, spec.Timestamp.AsTime().UnixMilli(), p.GetCurrentLeaderEpoch(), allowFollower)
 		}
 	}
 	return replica.Offset{}, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "the offset spec names neither a known place nor a valid timestamp: set one of them")

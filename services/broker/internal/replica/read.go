@@ -18,6 +18,9 @@ type Position struct {
 	LeaderEpoch int32 // highest leader epoch it has seen, -1: none
 	LastEpoch   int32 // leader epoch of the last record it read, -1: none
 	Seen        int64 // greatest visible end it has seen, -1: none
+	// AllowFollower reads this replica also where it follows, up to the high watermark
+	// that it knows.
+	AllowFollower bool
 }
 
 // Chunk is what a read gave.
@@ -86,7 +89,7 @@ func (r *Replica) admit(kind partition.ReadKind, p Position) (upTo int64, _ *bro
 		return 0, nil, r.readError(commitlog.ErrClosed)
 	}
 	upTo = p.Offset
-	read := partition.Read{Kind: kind, Offset: p.Offset, ClientEpoch: p.LeaderEpoch, ClientSeen: p.Seen}
+	read := partition.Read{Kind: kind, Offset: p.Offset, ClientEpoch: p.LeaderEpoch, ClientSeen: p.Seen, AllowFollower: p.AllowFollower}
 	for _, e := range r.core.Step(&read) {
 		switch e := e.(type) {
 		case *partition.Reply:
@@ -141,13 +144,14 @@ type Offset struct {
 	LeaderEpoch int32
 }
 
-// ListOffset resolves a place or, where place is unspecified, a timestamp in ms.
-func (r *Replica) ListOffset(place typev1.OffsetSpec_Place, timestamp int64, clientEpoch int32) (Offset, *rpc.Error) {
+// ListOffset resolves a place or, where place is unspecified, a timestamp in ms. The
+// latest offset of a follower is its own high watermark.
+func (r *Replica) ListOffset(place typev1.OffsetSpec_Place, timestamp int64, clientEpoch int32, allowFollower bool) (Offset, *rpc.Error) {
 	kind := partition.ReadEarliest
 	if place == typev1.OffsetSpec_PLACE_LATEST {
 		kind = partition.ReadLatest
 	}
-	upTo, visible, rerr := r.admit(kind, Position{LeaderEpoch: clientEpoch, LastEpoch: -1, Seen: -1})
+	upTo, visible, rerr := r.admit(kind, Position{LeaderEpoch: clientEpoch, LastEpoch: -1, Seen: -1, AllowFollower: allowFollower})
 	if rerr != nil {
 		return Offset{}, rerr
 	}

@@ -49,7 +49,8 @@ type Replica struct {
 
 	mu       sync.Mutex
 	core     *partition.State
-	batches  map[int64]*Batch // by Req: queued, in flight or waiting
+	batches  map[int64]*Batch                  // by Req: queued, in flight or waiting
+	starts   map[int64]func(int64, *rpc.Error) // by Req: who wants the log to begin later
 	nextReq  int64
 	task     any // to be done to the log: an Append, AppendCopy, Truncate or Reset
 	draining bool
@@ -310,6 +311,7 @@ func (r *Replica) tellReaders(more bool) {
 func (r *Replica) reply(e *partition.Reply) {
 	b := r.batches[e.Req]
 	if b == nil {
+		r.replyStart(e)
 		return
 	}
 	delete(r.batches, e.Req)

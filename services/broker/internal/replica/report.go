@@ -103,6 +103,7 @@ func (m *Manager) collectReports(image *metadata.Image) {
 	for k, b := range m.reports.bad {
 		if p := image.Partition(k.Topic, k.Partition); p == nil || !m.holds(p) || b.accepted && !image.Position().Before(b.at) {
 			delete(m.reports.bad, k)
+			m.applyAgain() // a condemned replica may begin anew
 		}
 	}
 	if fresh || len(m.reports.bad) > 0 {

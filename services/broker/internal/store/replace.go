@@ -62,6 +62,26 @@ func (s *Store) Replace(k Key, topic string, c commitlog.Config) (*Replica, erro
 	if err != nil {
 		return nil, err
 	}
+	r, err := s.putAnew(k, topic, c, old, marked, verdict)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pardoned := s.replacing[k]
+	delete(s.replacing, k)
+	if err != nil {
+		return nil, err
+	}
+	if pardoned {
+		if err := s.dropVerdict(k, nil); err != nil {
+			return nil, errors.Join(err, s.tolerate(r.Disk, err))
+		}
+		r.Verdict, r.Fresh = Intact, false
+	}
+	s.o.Logger.Warn("made a replica anew; its leader fills it", "dir", r.Dir, "topic_id", k.Topic, "was", verdict.String())
+	return r, nil
+}
+
+// putAnew puts a bad copy away and makes its replacement.
+func (s *Store) putAnew(k Key, topic string, c commitlog.Config, old *Replica, marked bool, verdict Verdict) (*Replica, error) {
 	if marked {
 		// What the bad copy had reached says nothing about its successor, and must be
 		// gone before that has a folder.
@@ -74,20 +94,11 @@ func (s *Store) Replace(k Key, topic string, c commitlog.Config) (*Replica, erro
 			return nil, err
 		}
 	}
-	pardoned := old != nil && old.pardoned
-	r, err := s.createOn(s.placeFor(old), k, topic, c, func(r *Replica) error {
+	return s.createOn(s.placeFor(old), k, topic, c, func(r *Replica) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if pardoned {
-			return s.dropVerdict(k, nil)
-		}
 		return s.moveVerdict(k, verdict, r.Disk)
 	})
-	if err != nil {
-		return nil, err
-	}
-	s.o.Logger.Warn("made a replica anew; its leader fills it", "dir", r.Dir, "topic_id", k.Topic, "was", verdict.String())
-	return r, nil
 }
 
 func (s *Store) isAway(k Key) bool {
@@ -114,6 +125,7 @@ func (s *Store) takeOut(k Key) (_ *Replica, marked bool, _ error) {
 		delete(d.watermarks, k)
 	}
 	r := s.replicas[k]
+	s.replacing[k] = r != nil && r.pardoned
 	if r == nil {
 		return nil, marked, nil
 	}

@@ -70,10 +70,13 @@ type Store struct {
 	away map[Key]struct{}
 	// replaced are the replicas of which a bad copy is kept in a quarantine.
 	replaced map[Key]bool
-	usage    map[*Disk]int64 // see used; nil: unknown
-	usageAt  time.Time
-	adopted  bool
-	closed   bool
+	// replacing are those for which Replace runs; true: their verdict is cleared
+	// meanwhile.
+	replacing map[Key]bool
+	usage     map[*Disk]int64 // see used; nil: unknown
+	usageAt   time.Time
+	adopted   bool
+	closed    bool
 
 	// checkpointMu keeps two checkpoints from writing over each other.
 	checkpointMu sync.Mutex

@@ -173,6 +173,10 @@ func (s *Store) clear(k Key, trust bool) error {
 func (s *Store) clearVerdict(k Key, trust bool) (lost bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if _, runs := s.replacing[k]; runs {
+		s.replacing[k] = true
+		return false, nil
+	}
 	r := s.replicas[k]
 	if r != nil {
 		damaged := !r.Fresh && !trust && (r.Verdict == Cut || r.Verdict == Corrupt)
