@@ -18,6 +18,9 @@ import (
 // not use up the caller's whole deadline.
 const attemptLimit = 10 * time.Second
 
+// lookupLimit bounds the look for controllers beside those that are known.
+const lookupLimit = 500 * time.Millisecond
+
 // ControllersOptions tell a Controllers where controllers are.
 type ControllersOptions struct {
 	// Watcher's image names the elected controller; nil: ask the discovered ones.
@@ -190,8 +193,10 @@ func call[R any](ctx context.Context, c *Controllers, do func(context.Context, *
 			addr = c.choose(ctx, tried)
 		}
 		if addr == "" {
-			last = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_CONTROLLER_NOT_AVAILABLE,
-				"no controller is known; check that a controller and etcd run")
+			if last == nil { // what a controller said before says more
+				last = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_CONTROLLER_NOT_AVAILABLE,
+					"no controller is known; check that a controller and etcd run")
+			}
 		} else {
 			resp, err := attempt(ctx, c, addr, do)
 			if err == nil {
@@ -304,7 +309,14 @@ func (c *Controllers) choose(ctx context.Context, tried map[string]bool) string 
 		}
 	}
 	if c.opts.Discover != nil {
-		found, err := c.opts.Discover(ctx)
+		lookup, cancel := ctx, context.CancelFunc(func() {})
+		if len(candidates) > 0 {
+			// With etcd away nobody is found there, and those who are known can be asked
+			// again.
+			lookup, cancel = context.WithTimeout(ctx, lookupLimit)
+		}
+		found, err := c.opts.Discover(lookup)
+		cancel()
 		if err != nil {
 			c.opts.Logger.Debug("cannot look up controllers", "error", err)
 		}

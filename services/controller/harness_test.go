@@ -186,6 +186,23 @@ func (m *mesh) ctx() context.Context {
 	return ctx
 }
 
+// ctxFor is a context for one call that is to end sooner.
+func (m *mesh) ctxFor(limit time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(m.t.Context(), limit)
+	m.t.Cleanup(cancel)
+	return ctx
+}
+
+// discover looks controllers up in etcd.
+func (m *mesh) discover() func(context.Context) ([]string, error) {
+	client, err := registry.NewEtcd(m.etcd.Endpoints, "", m.logger("discovery"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { _ = client.Close() })
+	return registry.Discovery(client, registry.NewKeys("/leat"), nil)
+}
+
 // fake is a process that is no controller: a broker with a health stream, or
 // another kind with an identity only.
 type fake struct {
@@ -205,6 +222,10 @@ type fake struct {
 	silent atomic.Bool
 	// deaf makes it answer no controller's questions, while it keeps its lease.
 	deaf atomic.Bool
+	// deafTo is the id of a controller whose questions it does not answer.
+	deafTo atomic.Int32
+	// unregistered makes it let its lease run out, and answer all the same.
+	unregistered atomic.Bool
 	// badDisks makes its answers say that a disk hangs.
 	badDisks atomic.Bool
 	// leaving makes it vouch no more.
@@ -242,7 +263,7 @@ func (m *mesh) fake(kind controllerv1.ServiceKind, id int32, incarnation uint64,
 	f.reg = registry.NewRegistrar(registry.RegistrarConfig{
 		Client: client, Keys: registry.NewKeys("/leat"), Kind: kind, Process: f.process,
 		Address: f.addr, TTL: 2 * time.Second, Prober: registry.NewProber(rpc.DialConfig{}), Logger: m.logger(fmt.Sprint(registry.KindName(kind), id)),
-		Healthy: func() bool { return !f.silent.Load() && !f.badDisks.Load() },
+		Healthy: func() bool { return !f.silent.Load() && !f.badDisks.Load() && !f.unregistered.Load() },
 	})
 	f.watch = m.watcher(kind, f.process)
 	ctx, cancel := context.WithCancel(m.t.Context())
@@ -359,6 +380,7 @@ type healthServer struct {
 }
 
 func (s *healthServer) WatchHealth(stream grpc.BidiStreamingServer[brokerv1.WatchHealthRequest, brokerv1.WatchHealthResponse]) error {
+	asker := int32(0)
 	for {
 		req, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -367,7 +389,10 @@ func (s *healthServer) WatchHealth(stream grpc.BidiStreamingServer[brokerv1.Watc
 		if err != nil {
 			return err
 		}
-		if s.f.silent.Load() || s.f.deaf.Load() {
+		if i := req.GetInitial(); i != nil {
+			asker = i.GetController().GetId()
+		}
+		if s.f.silent.Load() || s.f.deaf.Load() || s.f.deafTo.Load() == asker {
 			continue
 		}
 		resp := &brokerv1.WatchHealthResponse{Message: &brokerv1.WatchHealthResponse_Initial{Initial: &brokerv1.HealthInitialResponse{Handshake: rpc.LocalHandshake(), Broker: s.f.process}}}
