@@ -36,6 +36,8 @@ type Config struct {
 	ReplicaLagTimeMaxMs int64 `config:"replica.lag.time.max.ms" default:"10000" help:"Milliseconds for which a follower may not have caught up with its leader before it leaves the in-sync set."`
 	ReplicaFetchWindow  int64 `config:"replica.fetch.window.bytes" default:"1048576" help:"Bytes of one partition that may be on their way to this broker, as a follower, before it has stored them; a larger batch goes alone."`
 
+	ProducerIDExpirationMs int64 `config:"producer.id.expiration.ms" default:"86400000" help:"Milliseconds for which a partition remembers an idempotent producer that sends nothing; a retry that comes later is refused."`
+
 	ReserveBytes      int64 `config:"log.dir.reserve.bytes" default:"-1" help:"Bytes of each disk that records may not fill, kept for deletions, cleaning and checkpoints; the first half also for internal topics. Below them produce is refused with DISK_FULL. -1: a twentieth of the disk, at most 1 GiB. 0: none."`
 	ThrottleBytes     int64 `config:"log.dir.throttle.bytes" default:"-1" help:"Free bytes of a disk below which appends are slowed down. -1: twice the reserve."`
 	ThrottleRateBytes int64 `config:"log.dir.throttle.rate.bytes.per.second" default:"16777216" help:"Bytes a second that all appends to a disk may have while they are slowed down. 0: they are not."`
@@ -90,6 +92,7 @@ func (c *Config) Validate() error {
 	check(c.MaxDecodedBytes >= 1024, "max.decoded.bytes", c.MaxDecodedBytes, "1024 or more")
 	check(c.ProduceMaxInFlight >= 2 && c.ProduceMaxInFlight <= 10_000, "produce.max.in.flight.batches", c.ProduceMaxInFlight, "2 to 10000")
 	check(c.FetchMaxPartitions >= 1 && c.FetchMaxPartitions <= 1_000_000, "fetch.max.partitions", c.FetchMaxPartitions, "1 to 1000000")
+	check(c.ProducerIDExpirationMs >= 1000 && c.ProducerIDExpirationMs <= 365*24*3600*1000, "producer.id.expiration.ms", c.ProducerIDExpirationMs, "1000 to 31536000000")
 	check(c.ReplicaLagTimeMaxMs >= 100 && c.ReplicaLagTimeMaxMs <= 24*3600*1000, "replica.lag.time.max.ms", c.ReplicaLagTimeMaxMs, "100 to 86400000")
 	check(c.ReplicaFetchWindow >= 1024 && c.ReplicaFetchWindow <= int64(rpc.MaxMessageBytes), "replica.fetch.window.bytes", c.ReplicaFetchWindow, fmt.Sprintf("1024 to %d", rpc.MaxMessageBytes))
 	check(c.DiskWatchdog > 0, "disk.watchdog.timeout", c.DiskWatchdog, "a time above 0")

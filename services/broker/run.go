@@ -155,9 +155,10 @@ func (b *Broker) runReplicas(ctx context.Context, ready func()) error {
 	m := replica.NewManager(replica.Config{
 		Self: partition.Replica{Broker: b.self.GetId(), Incarnation: b.self.GetIncarnation()}, Store: b.store, Confirm: b.confirm, Report: b.report,
 		Logger: b.logger, Metrics: b.metrics, Tracer: b.tracer(),
-		WatermarkInterval: time.Duration(b.cfg.WatermarkCheckpointMs) * time.Millisecond,
-		RecoveryInterval:  time.Duration(b.cfg.FlushCheckpointMs) * time.Millisecond,
-		DiskTimeout:       b.cfg.DiskWatchdog, CreateParallelism: max(b.cfg.RecoveryThreads, 8),
+		WatermarkInterval:  time.Duration(b.cfg.WatermarkCheckpointMs) * time.Millisecond,
+		RecoveryInterval:   time.Duration(b.cfg.FlushCheckpointMs) * time.Millisecond,
+		ProducerExpiration: time.Duration(b.cfg.ProducerIDExpirationMs) * time.Millisecond,
+		DiskTimeout:        b.cfg.DiskWatchdog, CreateParallelism: max(b.cfg.RecoveryThreads, 8),
 		Upkeep: replica.Upkeep{
 			RetentionInterval: time.Duration(b.cfg.RetentionCheckMs) * time.Millisecond, CleanerOff: !b.cfg.CleanerEnable,
 			CleanerBackoff: time.Duration(b.cfg.CleanerBackoffMs) * time.Millisecond, CleanerBuffer: b.cfg.CleanerBufferBytes,

@@ -2,6 +2,7 @@ package handler
 
 import (
 	"fmt"
+	"path/filepath"
 	"testing"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -13,6 +14,7 @@ import (
 	"github.com/leat-io/leat/libs/topicid"
 	"github.com/leat-io/leat/libs/vfs/memfs"
 	"github.com/leat-io/leat/services/broker/internal/brokertest"
+	"github.com/leat-io/leat/services/broker/internal/store"
 )
 
 // idempotent makes a batch of an idempotent producer.
@@ -182,5 +184,31 @@ func TestIdempotenceAsksForAcksAll(t *testing.T) {
 	}
 	if offset, err := p.try(id, idempotent(t, 1, 0, 0, "a")); err != nil || offset != 0 {
 		t.Errorf("afterwards: %d, %v", offset, err)
+	}
+}
+
+func TestProducersAreCheckpointedWithTheRecoveryPoint(t *testing.T) {
+	ctl, fsys := brokertest.Start(t), memfs.New()
+	h := start(t, ctl, harnessOptions{fs: fsys})
+	id := h.topic("t", 1, nil)
+	p := h.producer()
+	for n := range int32(3) {
+		if _, err := p.try(id, idempotent(t, 1, 0, n, "a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := h.store.Replica(store.Key{Topic: id}).Dir
+	brokertest.Await(t, "the producers are written down", func() bool { return exists(t, fsys, filepath.Join(dir, "00000000000000000003.snapshot")) })
+	h.manager.Checkpoint(true)
+	h.stop(false)
+	fsys.Crash(nil)
+	again := start(t, ctl, harnessOptions{fs: fsys, incarnation: 8})
+	again.awaitLeader(id, 0)
+	p = again.producer()
+	if offset, err := p.try(id, idempotent(t, 1, 0, 1, "a")); err != nil || offset != 1 {
+		t.Errorf("a retry after the crash: %d, %v", offset, err)
+	}
+	if offset, err := p.try(id, idempotent(t, 1, 0, 3, "a")); err != nil || offset != 3 {
+		t.Errorf("the next batch after the crash: %d, %v", offset, err)
 	}
 }

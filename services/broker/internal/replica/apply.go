@@ -204,7 +204,7 @@ func (m *Manager) make(k store.Key, t *metadata.Topic, p *controllerv1.Partition
 	}
 	if stored == nil && verdict == store.Intact {
 		var err error
-		if stored, err = m.cfg.Store.Create(k, t.Name, logConfig(k, &t.Config)); err != nil {
+		if stored, err = m.cfg.Store.Create(k, t.Name, m.logConfig(k, &t.Config)); err != nil {
 			m.tellCreate(k, t.Name, err)
 			return nil
 		}
@@ -257,7 +257,7 @@ func (r *Replica) configure(c *topicconfig.Config) {
 	r.appliedConfig = c
 	r.config.Store(c)
 	if r.log() != nil {
-		if err := r.log().SetConfig(logConfig(r.Key, c)); err != nil {
+		if err := r.log().SetConfig(r.m.logConfig(r.Key, c)); err != nil {
 			r.m.cfg.Logger.Error("the log does not take its topic's configuration; it keeps the earlier one", "replica", r.Name(), "error", err)
 		}
 	}

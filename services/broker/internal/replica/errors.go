@@ -39,6 +39,8 @@ func (r *Replica) describe(reason partition.Reason) *rpc.Error {
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_LEADER_EPOCH, "the request names a newer leader epoch of %s than %d, the newest that broker %d has heard of: try again shortly", name, epoch, r.m.cfg.Self.Broker)
 	case partition.ReasonNotEnoughReplicas:
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS, "%s has fewer in-sync replicas than min.insync.replicas; nothing was appended: bring its brokers back", name)
+	case partition.ReasonNotEnoughReplicasAfterAppend:
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the in-sync set of %s fell below min.insync.replicas after the batch was appended; it may be committed later: bring its brokers back, and send it again only as an idempotent producer", name)
 	case partition.ReasonShardFenced:
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_SHARD_FENCED, "the shard %s belongs to a coordinator with a newer shard epoch or attempt, or the batch carries none: stop writing to it", name)
 	case partition.ReasonFenceNotAllowed:

@@ -190,7 +190,7 @@ func (r *Replica) truncate(e *partition.Truncate) {
 		r.failed(e.Op, err)
 		return
 	}
-	r.ring = spanRing{}
+	r.ring, r.checkpointed = spanRing{}, 0
 	r.step(&partition.Truncated{Op: e.Op, End: end, Epochs: epochsOf(log), Now: r.m.now()})
 	r.tellReaders(false)
 }
@@ -199,7 +199,7 @@ func (r *Replica) truncate(e *partition.Truncate) {
 // absent. The caller holds mu, which is released during the I/O.
 func (r *Replica) reset(e *partition.Reset) {
 	r.m.cfg.Logger.Warn("a replica begins anew, to be filled by its leader", "replica", r.Name(), "topic_id", r.Key.Topic, "at", e.To, "keeps_bad_copy", e.Keep)
-	config := logConfig(r.Key, r.Config())
+	config := r.m.logConfig(r.Key, r.Config())
 	r.mu.Unlock()
 	r.ioBegins(&r.appendSince)
 	err := r.resetLog(e, config)
@@ -209,7 +209,7 @@ func (r *Replica) reset(e *partition.Reset) {
 		r.resetFailed(e.Op, err)
 		return
 	}
-	r.ring = spanRing{}
+	r.ring, r.checkpointed = spanRing{}, 0
 	log := r.log()
 	r.step(&partition.Truncated{Op: e.Op, End: log.EndOffset(), Epochs: epochsOf(log), Now: r.m.now()})
 	r.tellReaders(false)

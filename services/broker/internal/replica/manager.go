@@ -43,6 +43,9 @@ type Config struct {
 	WatermarkInterval, RecoveryInterval time.Duration
 	// DiskTimeout is how long one I/O may take before the disk counts as hung.
 	DiskTimeout time.Duration
+	// ProducerExpiration is how long an idle producer is remembered; 0: the default of
+	// the log.
+	ProducerExpiration time.Duration
 	// CreateParallelism bounds how many replicas are created at a time.
 	CreateParallelism int
 	// Upkeep says how old records are taken out of the logs.
@@ -307,7 +310,7 @@ func (m *Manager) tick() {
 	m.activeMu.Lock()
 	for r := range m.active {
 		busy := false
-		for _, since := range []int64{r.appendSince.Load(), r.syncSince.Load(), r.startSince.Load()} {
+		for _, since := range []int64{r.appendSince.Load(), r.syncSince.Load(), r.startSince.Load(), r.checkpointSince.Load()} {
 			if since != 0 {
 				busy = true
 				hung = hung || now-time.Duration(since) > m.cfg.DiskTimeout
@@ -345,6 +348,7 @@ func (m *Manager) Checkpoint(recoveryPoints bool) {
 			}
 			r.mu.Unlock()
 		}
+		m.checkpointLogs()
 	}
 	failed := m.cfg.Store.Checkpoint(recoveryPoints)
 	for d, err := range failed {

@@ -38,10 +38,13 @@ type Replica struct {
 	recent    recent
 	condemned atomic.Bool // its log was found damaged while it was read
 	withheld  bool        // because of that; guarded by mu
+	// checkpointed is one above the end of the log as of its last checkpoint; guarded by
+	// mu.
+	checkpointed int64
 
-	// When the running append, sync and move of the start began, in ns of the manager's
-	// clock; 0: none.
-	appendSince, syncSince, startSince atomic.Int64
+	// When the running append, sync, move of the start and checkpoint began, in ns of the
+	// manager's clock; 0: none.
+	appendSince, syncSince, startSince, checkpointSince atomic.Int64
 
 	// Where the replica waits for its Tick; guarded by the manager's wakes.
 	wakeAt    time.Duration
