@@ -40,6 +40,7 @@ type mesh struct {
 type meshOptions struct {
 	lag    time.Duration // replica.lag.time.max.ms
 	window int64
+	root   string // folder of the disks; empty: the root of fs
 	fs     func(id int32) vfs.FS
 	tracer func(id int32) trace.Tracer
 	logger *slog.Logger
@@ -94,7 +95,7 @@ func (m *mesh) start(id int32, incarnation uint64, fs vfs.FS) *node {
 	}
 	logger := m.o.logger.With("broker", id)
 	var err error
-	n.store, err = store.Open(store.Options{FS: fs, Dirs: []string{fmt.Sprintf("/broker%d", id)}, BrokerID: id, Incarnation: incarnation, Logger: logger, Space: store.Space{Reserve: 0}})
+	n.store, err = store.Open(store.Options{FS: fs, Dirs: []string{fmt.Sprintf("%s/broker%d", m.o.root, id)}, BrokerID: id, Incarnation: incarnation, Logger: logger, Space: store.Space{Reserve: 0}})
 	must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	pool := rpc.NewConnPool(rpc.DialConfig{})
@@ -262,7 +263,7 @@ func (m *mesh) awaitSame(id topicid.ID, p int32, end int64, brokers ...int32) {
 	for _, b := range brokers {
 		brokertest.Await(m.t, fmt.Sprintf("broker %d has partition %d up to %d", b, p, end), func() bool {
 			d := m.nodes[b].describe(id, p)
-			return d.GetLogEndOffset() == end && d.GetHighWatermark() == end
+			return d != nil && d.GetLogEndOffset() == end && d.GetHighWatermark() == end
 		})
 	}
 	first := m.nodes[brokers[0]].logBytes(id, p)

@@ -228,6 +228,7 @@ func TestUnreachableLeaders(t *testing.T) {
 	m.restart(1)
 	m.ctl.Elect(id, 0, 1)
 	brokertest.Await(t, "nobody is named any more", func() bool { return len(m.nodes[2].fetchers.Unreachable()) == 0 })
+	m.awaitLeads(1, id, 0)
 	m.nodes[1].mustStore(id, 0, "a")
 	m.awaitSame(id, 0, 1, 1, 2)
 }
