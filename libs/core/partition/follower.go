@@ -153,7 +153,7 @@ func (s *State) beginAnew(e *EpochEnd) {
 // isAnswered reports whether an agreement speaks of this log.
 func (s *State) isAnswered(e *EpochEnd) bool {
 	last := s.log.epochs.last()
-	return last < 0 || e.LastEpoch == last && s.log.end <= e.End || e.LastEpoch < 0 && s.log.end == e.LogStart
+	return last < 0 || e.LastEpoch == last && s.log.end <= e.End
 }
 
 // cutBack truncates to where both logs may still be equal.
@@ -162,7 +162,7 @@ func (s *State) cutBack(e *EpochEnd) {
 	own, to := l.epochs.endOf(e.LastEpoch, l.end)
 	switch {
 	case e.LastEpoch < 0:
-		to = e.LogStart
+		to = e.LogStart // nothing tells whether the logs were ever equal
 	case own < 0:
 		to = l.start // the leader has none of the epochs in this log
 	case own == e.LastEpoch:
@@ -170,7 +170,7 @@ func (s *State) cutBack(e *EpochEnd) {
 	}
 	unclean := to < l.hw
 	switch {
-	case to >= l.end:
+	case e.LastEpoch >= 0 && to >= l.end:
 		s.reopen() // an answer to something else
 	case unclean && !s.mayLoseCommitted():
 		s.breach(errorf("the leader of epoch %d has nothing in common with this log above offset %d, below the high watermark %d", s.rec.leaderEpoch, to, l.hw))

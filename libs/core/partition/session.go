@@ -62,10 +62,10 @@ func (s *State) agrees(e *Hello) bool {
 	if e.LastEpoch < 0 {
 		return true // its log is empty
 	}
+	// An epoch that this log knows nothing of any more does not do, also where the
+	// follower's log ends at this one's start: what lies below it there was perhaps
+	// never committed, and would be served.
 	epoch, end := s.log.epochs.endOf(e.LastEpoch, s.log.end)
-	if epoch < 0 {
-		return e.End == s.log.start // all that it has lies below the log start
-	}
 	return epoch == e.LastEpoch && e.End <= end
 }
 

@@ -88,7 +88,15 @@ func newWorld(seed uint64, tracing bool) *world {
 	r.Leader = Replica{Broker: 1, Incarnation: r.incarnation[1]}
 	w.ctl.save("create")
 	w.nextInc = 0
+	for range w.n(6) {
+		w.nextValue++
+		w.committed = append(w.committed, entry{1, w.nextValue})
+	}
 	for _, id := range w.ids {
+		d := &w.nodes[id].disk
+		d.append(w.committed...)
+		d.hw = int64(len(w.committed))
+		d.hwSaved = d.hw
 		w.start(w.nodes[id])
 	}
 	return w
@@ -133,12 +141,19 @@ func (w *world) stamp(ev Event) Event {
 // learn has a node apply the next records of the stream, or only the last of them.
 func (w *world) learn(n *node) {
 	last := len(w.ctl.history) - 1
-	if !n.up || n.cursor == last {
+	if !n.up {
 		return
 	}
 	next := max(n.cursor+1, n.floor)
-	next += w.n(last - next + 1)
-	n.cursor = next
+	switch {
+	case n.cursor >= 0 && w.chance(10):
+		next = n.floor + w.n(last-n.floor+1) // the answer to a proposal may bring a newer one first
+	case n.cursor == last:
+		return
+	default:
+		next += w.n(last - next + 1)
+	}
+	n.cursor = max(n.cursor, next)
 	h := w.ctl.history[next]
 	r := h.Record
 	r.Now = w.now
@@ -217,7 +232,7 @@ func (w *world) produce(c int) {
 	if cl.value == 0 {
 		w.nextValue++
 		cl.value, cl.acks = w.nextValue, AcksAll
-		if w.chance(15) {
+		if w.chance(30) {
 			cl.acks = AcksLeader
 		}
 	}
