@@ -1,0 +1,91 @@
+package controller
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/metadata"
+	"github.com/leat-io/leat/libs/rpc"
+)
+
+// strand creates a topic of one partition and kills every broker that is eligible to
+// lead it. It returns the one that lives.
+func strand(t *testing.T, m *mesh, w *metadata.Watcher, c *metadata.Controllers, configs map[string]string) *fake {
+	t.Helper()
+	three := m.three(w)
+	brokers := three[:]
+	resp, err := c.CreateTopics(m.ctx(), &controllerv1.CreateTopicsRequest{Topics: []*controllerv1.NewTopic{{Name: "a", Configs: configs}}})
+	if err != nil || resp.GetResults()[0].GetError() != nil {
+		t.Fatal(resp, err)
+	}
+	now := func() *controllerv1.Partition {
+		topic := w.Image().TopicByName("a")
+		if topic == nil {
+			return nil
+		}
+		return topic.Partition(0)
+	}
+	eventually(t, "a is led", func() bool { return now().GetLeader() != nil })
+	leader := leaderOf(brokers, now())
+	eventually(t, "the leader sees its record", func() bool {
+		return leader.record("a", 0).GetPartitionEpoch() > 0 && leader.record("a", 0).GetLeader() != nil
+	})
+	// The in-sync set shrinks to the leader and another; min is 2, so that the third
+	// is not eligible. Then both die.
+	others := slices.DeleteFunc(brokers, func(f *fake) bool { return f == leader })
+	if _, err := leader.propose(c, leader.record("a", 0), leader.process, others[0].process); err != nil {
+		t.Fatal(err)
+	}
+	others[0].kill()
+	eventually(t, "the leader is alone", func() bool { return slices.Equal(now().GetIsr(), []int32{leader.process.GetId()}) })
+	leader.kill()
+	eventually(t, "nobody leads", func() bool { return now().GetLeader() == nil })
+	if p := now(); !slices.Equal(p.GetIsr(), []int32{leader.process.GetId()}) || !slices.Equal(p.GetElr(), []int32{others[0].process.GetId()}) {
+		t.Errorf("ISR and ELR changed with nobody live: %v", p)
+	}
+	return others[1]
+}
+
+func TestUncleanElectionByAnOperator(t *testing.T) {
+	m := newMesh(t)
+	c := m.controller(1)
+	w := m.gateway()
+	admin := m.controllers(w)
+	third := strand(t, m, w, admin, nil)
+	if _, err := admin.ElectLeaders(m.ctx(), &controllerv1.ElectLeadersRequest{Type: controllerv1.ElectionType_ELECTION_TYPE_UNCLEAN}); !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST) {
+		t.Errorf("unclean elections everywhere: %v", err)
+	}
+	resp, err := admin.ElectLeaders(m.ctx(), &controllerv1.ElectLeadersRequest{
+		Type: controllerv1.ElectionType_ELECTION_TYPE_UNCLEAN, Partitions: []*controllerv1.PartitionName{{Topic: "a"}, {Topic: "b"}},
+	})
+	if err != nil || len(resp.GetResults()) != 2 || !resp.GetResults()[0].GetChanged() || resp.GetResults()[0].GetLeader() != third.process.GetId() ||
+		resp.GetResults()[1].GetError().GetReason() != typev1.ErrorReason_ERROR_REASON_UNKNOWN_TOPIC {
+		t.Fatalf("by name: %v, %v", resp, err)
+	}
+	eventually(t, "the third leads alone", func() bool {
+		p := w.Image().TopicByName("a").Partition(0)
+		return p.GetLeader().GetId() == third.process.GetId() && len(p.GetIsr()) == 1 && len(p.GetElr()) == 0
+	})
+	if n := c.loop.Counts().Elections["unclean"]; n != 1 {
+		t.Errorf("%d unclean elections counted", n)
+	}
+}
+
+// Where the topic allows it, an unclean election takes place by itself, once no
+// earlier leader can commit on its own any more.
+func TestUncleanElectionByConfig(t *testing.T) {
+	m := newMesh(t)
+	c := m.controller(1, func(c *Config) { c.LeaseTTL = time.Second })
+	w := m.gateway()
+	third := strand(t, m, w, m.controllers(w), map[string]string{"unclean.leader.election.enable": "true"})
+	eventually(t, "the third leads alone", func() bool {
+		p := w.Image().TopicByName("a").Partition(0)
+		return p.GetLeader().GetId() == third.process.GetId() && len(p.GetIsr()) == 1
+	})
+	if n := c.loop.Counts().Elections["unclean"]; n != 1 {
+		t.Errorf("%d unclean elections counted", n)
+	}
+}
