@@ -121,3 +121,6 @@ func (c *Controller) accepts(record *controllerv1.Partition, isr []*typev1.Proce
 	}
 	return true
 }
+
+// Process is a broker's life on record; within Change.
+func (c *Controller) Process(broker int32) *typev1.Process { return c.brokers[broker].GetBroker() }

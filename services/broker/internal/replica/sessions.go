@@ -233,3 +233,16 @@ func (r *Replica) traceOf(from, to int64) *typev1.TraceContext {
 	}
 	return rpc.InjectTrace(trace.ContextWithSpanContext(context.Background(), span))
 }
+
+// Followers is how many sessions of followers have agreed with this leader.
+func (r *Replica) Followers() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, s := range r.sessions {
+		if s.sending {
+			n++
+		}
+	}
+	return n
+}
