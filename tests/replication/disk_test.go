@@ -42,6 +42,7 @@ func TestWipedBrokerIsNotElected(t *testing.T) {
 		r := s.start(rig.Options{})
 		topic(t, r, "gone", 1)
 		l := startLoad(t, r, "gone", loadOptions{})
+		l.history.MayRepeat(byGateway)
 		wiped := r.Leader("gone", 0)
 		r.KillAll()
 		r.Wipe(wiped)

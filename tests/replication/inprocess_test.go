@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -99,6 +100,19 @@ func (d *disks) readFolder(name, path string) (map[string][]byte, error) {
 	return files, nil
 }
 
+// mount makes a folder that power cuts leave alone, as where a disk is mounted.
+func mount(memory *memfs.FS, dir string) error {
+	if err := memory.MkdirAll(dir); err != nil {
+		return err
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if err := memory.SyncDir(filepath.Dir(dir)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // life is a rig.Starter.
 func (d *disks) life(s *rig.Spec) (rig.Life, error) {
 	log, err := os.OpenFile(s.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
@@ -114,7 +128,7 @@ func (d *disks) life(s *rig.Spec) (rig.Life, error) {
 		k := d.disk(s.Name)
 		k.faults = errorfs.Wrap(k.memory)
 		g.faults = k.faults
-		if err := k.memory.MkdirAll(s.Dir); err != nil {
+		if err := mount(k.memory, filepath.Dir(s.Dir)); err != nil {
 			return nil, err
 		}
 		svc, common, deps, err = build(s, log, broker.DefaultConfig, broker.New, func(c *broker.Config) {

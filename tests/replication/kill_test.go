@@ -112,6 +112,7 @@ func TestWholeMeshKilledOneStaysAway(t *testing.T) {
 	r := processes(t).start(rig.Options{})
 	topic(t, r, "mesh", 3)
 	l := startLoad(t, r, "mesh", loadOptions{})
+	l.history.MayRepeat(byGateway)
 	away := r.Leader("mesh", 0)
 	for range count(1, 10) {
 		r.KillAll()
@@ -138,6 +139,7 @@ func TestMeshOfOneKilled(t *testing.T) {
 // wholeMesh kills and starts everything n times.
 func wholeMesh(t *testing.T, r *rig.Rig, l *load, n int) *load {
 	t.Helper()
+	l.history.MayRepeat(byGateway)
 	var took []time.Duration
 	for range n {
 		r.KillAll()

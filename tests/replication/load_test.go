@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -51,11 +50,10 @@ func startLoad(t *testing.T, r *rig.Rig, topic string, o loadOptions) *load {
 	if o.rate == 0 {
 		o.rate = 300
 	}
-	l := &load{t: t, r: r, topic: topic, history: history.New(true)}
+	l := &load{t: t, r: r, topic: topic, history: history.New()}
 	var input io.Reader
-	input, l.feed = history.Feed(byGateway)
-	l.command = r.Run(input, l.history.Acks(byGateway), "produce", topic, "--input", "json",
-		"--rate", strconv.Itoa(o.rate), "--acks-out", "-", "--delivery-timeout", "3m")
+	input, l.feed = history.Feed(byGateway, o.rate)
+	l.command = r.Run(input, l.history.Acks(byGateway), "produce", topic, "--input", "json", "--acks-out", "-", "--delivery-timeout", "3m")
 	l.reader = r.Run(nil, l.history.Reader(follower), "consume", topic, "--from-beginning", "-o", "json")
 	if !o.gatewayOnly {
 		l.direct = startDirect(t, r, topic, l.history, byClient, o.rate)

@@ -4,13 +4,14 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 )
 
 // Check compares the history with the whole log and lists what is wrong:
 //
 //   - each acknowledged record is where its producer was told;
 //   - nothing that failed for sure is there;
-//   - no record is there twice (see New);
+//   - no record is there twice (see MayRepeat);
 //   - per producer and key, records are in the order of sending;
 //   - each reader saw, at each offset, what the log holds there;
 //   - offsets and leader epochs do not go back, and nothing is there that nobody
@@ -45,8 +46,8 @@ func (h *History) checkLog(log []Record) {
 		}
 		times[r.Value]++
 		if times[r.Value] > 1 {
-			a := h.producers[name].acks[number]
-			if h.exactlyOnce || a != nil && !a.unknown && !a.maybe {
+			p := h.producers[name]
+			if a := p.acks[number]; !p.mayRepeat || a != nil && !a.unknown && !a.maybe {
 				h.problem("%s is there %d times, last at %+v", r.Value, times[r.Value], r.Place)
 			}
 			continue
@@ -100,20 +101,23 @@ func split(value string) (producer string, number int, err error) {
 	return value[:cut], number, err
 }
 
-// Feed writes a producer's records, as `leat produce --input json` takes them,
-// until it is stopped; stop ends the input and returns how many were written.
-func Feed(producer string) (input io.Reader, stop func() int) {
+// Feed writes a producer's records, so many a second, as `leat produce --input
+// json` takes them, until it is stopped; stop ends the input and returns how many
+// were written.
+func Feed(producer string, rate int) (input io.Reader, stop func() int) {
 	r, w := io.Pipe()
 	quit, done := make(chan struct{}), make(chan struct{})
 	sent := 0
 	go func() {
 		defer close(done)
 		defer w.Close()
+		tick := time.NewTicker(time.Second / time.Duration(rate))
+		defer tick.Stop()
 		for {
 			select {
 			case <-quit:
 				return
-			default:
+			case <-tick.C:
 			}
 			number := sent + 1
 			if _, err := fmt.Fprintf(w, "{\"key\":%q,\"value\":%q}\n", Key(producer, number), Value(producer, number)); err != nil {

@@ -43,8 +43,6 @@ type ack struct {
 
 // History is one run. Use New.
 type History struct {
-	exactlyOnce bool
-
 	mu        sync.Mutex
 	producers map[string]*producer
 	readers   map[string]*reader
@@ -54,10 +52,11 @@ type History struct {
 }
 
 type producer struct {
-	acks    map[int]*ack
-	good    int
-	last    time.Time // of the last acknowledgement
-	longest time.Duration
+	acks      map[int]*ack
+	mayRepeat bool
+	good      int
+	last      time.Time // of the last acknowledgement
+	longest   time.Duration
 }
 
 type reader struct {
@@ -65,10 +64,9 @@ type reader struct {
 	count int
 }
 
-// New returns an empty history. With exactlyOnce no record may be there twice;
-// without it, those whose outcome was unknown may.
-func New(exactlyOnce bool) *History {
-	return &History{exactlyOnce: exactlyOnce, producers: map[string]*producer{}, readers: map[string]*reader{}, values: map[Place]string{}}
+// New returns an empty history.
+func New() *History {
+	return &History{producers: map[string]*producer{}, readers: map[string]*reader{}, values: map[Place]string{}}
 }
 
 // maxProblems bounds what is kept.
@@ -161,6 +159,14 @@ func (h *History) Read(name string) int {
 		return r.count
 	}
 	return 0
+}
+
+// MayRepeat says that a producer's idempotence was lost with its gateway: records
+// may be there twice if their outcome was unknown, or it was told so.
+func (h *History) MayRepeat(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.producer(name).mayRepeat = true
 }
 
 // Failures counts a producer's failed records by reason.

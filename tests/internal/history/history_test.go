@@ -74,7 +74,7 @@ func TestCheckFinds(t *testing.T) {
 			return l
 		}, "p-1 has a second answer"},
 	} {
-		h := New(true)
+		h := New()
 		acked(h, 12)
 		problems := h.Check(c.spoil(h, log(12)))
 		got := strings.Join(problems, "\n")
@@ -85,7 +85,8 @@ func TestCheckFinds(t *testing.T) {
 }
 
 func TestTwiceIsAllowedWhereTheOutcomeWasUncertain(t *testing.T) {
-	h := New(false)
+	h := New()
+	h.MayRepeat("p")
 	acked(h, 11)
 	h.Acked("p", 12, Place{0, 11}, true)
 	if problems := h.Check(append(log(12), Record{Place: Place{0, 12}, Key: Key("p", 12), Value: "p-12", Epoch: 9})); len(problems) > 0 {
@@ -94,7 +95,7 @@ func TestTwiceIsAllowedWhereTheOutcomeWasUncertain(t *testing.T) {
 }
 
 func TestLines(t *testing.T) {
-	h := New(true)
+	h := New()
 	acks, reader := h.Acks("p"), h.Reader("r")
 	fmt.Fprint(acks, `{"number":1,"partition":0,"off`)
 	fmt.Fprint(acks, "set\":0}\n{\"number\":2,\"unknown\":\"NOT_LEADER\"}\n{\"number\":3,\"error\":\"DISK_FULL\"}\n")
@@ -110,7 +111,7 @@ func TestLines(t *testing.T) {
 }
 
 func TestFeed(t *testing.T) {
-	input, stop := Feed("p")
+	input, stop := Feed("p", 1000)
 	b := make([]byte, 100)
 	n, err := io.ReadAtLeast(input, b, 60)
 	if err != nil {
