@@ -217,6 +217,7 @@ func call[R any](ctx context.Context, c *Controllers, do func(context.Context, *
 				}
 			}
 			tried[addr] = true
+			c.opts.Logger.Debug("asking a controller again", "controller", addr, "error", e)
 		}
 		select {
 		case <-time.After(backoff.Next()):

@@ -227,4 +227,18 @@ func TestManyLeadershipsMoveAtOnce(t *testing.T) {
 		after := c.loop.Counts()
 		return after.Elections["isr"]-before.Elections["isr"] == int64(mine) && after.ISRShrinks-before.ISRShrinks == 5000 && after.Fencings == 1
 	})
+	// It comes back and catches up everywhere: a proposal for each partition.
+	var whole []*controllerv1.ReplicaVouch
+	id := w.Image().TopicByName("wide").ID
+	for n := range partitions {
+		whole = append(whole, &controllerv1.ReplicaVouch{TopicId: id.Bytes(), Partition: n, LastEpoch: 1, Verdict: controllerv1.ReplicaVerdict_REPLICA_VERDICT_INTACT})
+	}
+	back := m.broker(1, 12, whole...)
+	m.awaitUnfenced(w, back)
+	begun = time.Now()
+	growAll(t, w, admin, "wide", brokers[1:], back)
+	t.Logf("%d proposals answered after %v", partitions, time.Since(begun))
+	if n := count(func(p *controllerv1.Partition) bool { return p.GetLeader() == nil }); n != 0 {
+		t.Errorf("%d partitions without a leader", n)
+	}
 }
