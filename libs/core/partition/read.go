@@ -33,8 +33,11 @@ func (s *State) refuseRead(r *Read) Reason {
 	switch {
 	case r.ClientEpoch > s.rec.leaderEpoch:
 		return ReasonUnknownLeaderEpoch
-	case r.ClientSeen > s.log.hw:
-		// The visible end never goes back for a client: this replica is behind.
+	case r.ClientSeen > s.log.hw && (!settled || r.ClientEpoch < 0):
+		// The visible end never goes back for a client: this replica is behind. A leader
+		// that has confirmed the start of its epoch, and of whose successors the client
+		// has not heard, is not: what it lacks was lost by an unclean election, and the
+		// reader is told by what it has read.
 		return ReasonOffsetNotAvailable
 	case r.Kind == ReadEarliest:
 		return ReasonNone

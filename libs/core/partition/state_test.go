@@ -27,31 +27,78 @@ func newLeader(t *testing.T, change func(*Record), flushing Flushing) *State {
 func render(effects []Effect) string {
 	var parts []string
 	for _, e := range effects {
-		switch e := e.(type) {
-		case *Append:
-			parts = append(parts, fmt.Sprintf("append req=%d epoch=%d base=%d", e.Req, e.Epoch, e.Base))
-		case *Sync:
-			parts = append(parts, "sync")
-		case *Reply:
-			if e.Outcome == OK {
-				parts = append(parts, fmt.Sprintf("ok req=%d base=%d", e.Req, e.Base))
-			} else {
-				parts = append(parts, fmt.Sprintf("%s req=%d %v", map[Outcome]string{Rejected: "rejected", Unknown: "unknown"}[e.Outcome], e.Req, e.Reason))
-			}
-		case *Serve:
-			parts = append(parts, fmt.Sprintf("serve req=%d [%d,%d)", e.Req, e.From, e.UpTo))
-		case Wait:
-			parts = append(parts, fmt.Sprintf("wait req=%d", e.Req))
-		case *Visible:
-			parts = append(parts, fmt.Sprintf("visible %d", e.HW))
-		case Resign:
-			parts = append(parts, fmt.Sprintf("resign %v", e.Reason))
-		case Withhold:
-			parts = append(parts, fmt.Sprintf("withhold %v", e.Reason))
-		case *CheckpointHW, WakeAt:
+		if text := renderOne(e); text != "" {
+			parts = append(parts, text)
 		}
 	}
 	return strings.Join(parts, "; ")
+}
+
+func renderOne(e Effect) string {
+	switch e := e.(type) {
+	case *Append:
+		return fmt.Sprintf("append req=%d epoch=%d base=%d", e.Req, e.Epoch, e.Base)
+	case *AppendCopy:
+		return fmt.Sprintf("copy ref=%d [%d,%d)", e.Ref, e.Base, e.End)
+	case DropRef:
+		return fmt.Sprintf("drop ref=%d", e.Ref)
+	case *Sync:
+		return "sync"
+	case *Truncate:
+		return fmt.Sprintf("truncate to=%d%s", e.To, map[bool]string{true: " unclean"}[e.Unclean])
+	case *Reset:
+		return fmt.Sprintf("reset to=%d%s", e.To, map[bool]string{true: " keep"}[e.Keep])
+	case *MoveStart:
+		return fmt.Sprintf("start at=%d", e.To)
+	case *Reply:
+		if e.Outcome == OK {
+			return fmt.Sprintf("ok req=%d base=%d", e.Req, e.Base)
+		}
+		return fmt.Sprintf("%s req=%d %v", map[Outcome]string{Rejected: "rejected", Unknown: "unknown"}[e.Outcome], e.Req, e.Reason)
+	case *Serve:
+		return fmt.Sprintf("serve req=%d [%d,%d)", e.Req, e.From, e.UpTo)
+	case Wait:
+		return fmt.Sprintf("wait req=%d", e.Req)
+	case *Visible:
+		return fmt.Sprintf("visible %d", e.HW)
+	case Resign:
+		return fmt.Sprintf("resign %v", e.Reason)
+	case Withhold:
+		return fmt.Sprintf("withhold %v", e.Reason)
+	case Replaced:
+		return "replaced"
+	case ClearVerdict:
+		return "clear verdict"
+	}
+	return renderSession(e)
+}
+
+func renderSession(e Effect) string {
+	switch e := e.(type) {
+	case *SendEpochEnd:
+		return fmt.Sprintf("epochend sess=%d epoch=%d end=%d%s", e.Sess, e.LastEpoch, e.End, map[bool]string{true: " agreed"}[e.Agreed])
+	case *SendBatches:
+		return fmt.Sprintf("send sess=%d from=%d", e.Sess, e.From)
+	case *SendHW:
+		return fmt.Sprintf("tell sess=%d hw=%d start=%d", e.Sess, e.HW, e.Start)
+	case CloseSess:
+		return fmt.Sprintf("close sess=%d %v", e.Sess, e.Reason)
+	case *Propose:
+		var isr []string
+		for _, r := range e.ISR {
+			isr = append(isr, strings.TrimSuffix(fmt.Sprintf("%d#%d", r.Broker, r.Incarnation), "#0"))
+		}
+		return fmt.Sprintf("propose id=%d pe=%d %v", e.ID, e.PartEpoch, isr)
+	case *OpenLeader:
+		return fmt.Sprintf("open sess=%d leader=%d epoch=%d last=%d end=%d", e.Sess, e.Leader.Broker, e.Epoch, e.LastEpoch, e.End)
+	case CloseLeader:
+		return fmt.Sprintf("leave sess=%d", e.Sess)
+	case *SendPosition:
+		return fmt.Sprintf("position sess=%d pe=%d last=%d end=%d durable=%d start=%d", e.Sess, e.PartEpoch, e.LastEpoch, e.End, e.Durable, e.Start)
+	case *CheckpointHW, WakeAt:
+		return "" // beside Visible, and of no interest
+	}
+	return fmt.Sprintf("%T?", e)
 }
 
 type step struct {
@@ -59,38 +106,63 @@ type step struct {
 	want string
 }
 
+// ops are the operations asked for last, of each kind.
+type ops struct{ log, sync, move int64 }
+
+func (o *ops) note(effects []Effect) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case *Append:
+			o.log = e.Op
+		case *AppendCopy:
+			o.log = e.Op
+		case *Truncate:
+			o.log = e.Op
+		case *Reset:
+			o.log = e.Op
+		case *Sync:
+			o.sync = e.Op
+		case *MoveStart:
+			o.move = e.Op
+		}
+	}
+}
+
+// fill has a result belong to the operation asked for last.
+func (o *ops) fill(ev Event) Event {
+	switch e := ev.(type) {
+	case *Appended:
+		e.Op = o.log
+	case *Duplicate:
+		e.Op = o.log
+	case *Truncated:
+		e.Op = o.log
+	case *Synced:
+		e.Op = o.sync
+	case AppendRefused:
+		e.Op = o.log
+		return e
+	case StartMoved:
+		if e.Op != 0 {
+			e.Op = o.move
+		}
+		return e
+	case IOFailed:
+		e.Op = map[bool]int64{true: o.log, false: o.sync}[e.Op == 1]
+		return e
+	}
+	return ev
+}
+
 // run steps through a script; results belong to the last operation asked for.
 func run(t *testing.T, s *State, steps []step) {
 	t.Helper()
-	var appendOp, syncOp int64
+	var o ops
 	for i, st := range steps {
-		switch e := st.ev.(type) {
-		case *Appended:
-			e.Op = appendOp
-		case AppendRefused:
-			e.Op = appendOp
-			st.ev = e
-		case *Synced:
-			e.Op = syncOp
-		case IOFailed:
-			if e.Op == 1 {
-				e.Op = appendOp
-			} else {
-				e.Op = syncOp
-			}
-			st.ev = e
-		}
-		effects := s.Step(st.ev)
-		for _, e := range effects {
-			switch e := e.(type) {
-			case *Append:
-				appendOp = e.Op
-			case *Sync:
-				syncOp = e.Op
-			}
-		}
+		effects := s.Step(o.fill(st.ev))
+		o.note(effects)
 		if got := render(effects); got != st.want {
-			t.Fatalf("step %d, %T: got %q, want %q", i, st.ev, got, st.want)
+			t.Fatalf("step %d, %T%+v: got %q, want %q", i, st.ev, st.ev, got, st.want)
 		}
 		if s.Violation() != nil {
 			t.Fatalf("step %d: %v", i, s.Violation())
@@ -189,13 +261,13 @@ func TestScripts(t *testing.T) {
 			{produce(3, AcksAll), ""},
 			{record(2, 4, Replica{Broker: 2, Incarnation: 5}), "rejected req=3 NOT_LEADER; unknown req=2 NOT_LEADER; unknown req=1 NOT_LEADER; resign NOT_LEADER"},
 			{&Synced{End: 2}, ""},
-			{&Appended{Base: 2, End: 4}, "sync"},
+			{&Appended{Base: 2, End: 4}, "sync; open sess=1 leader=2 epoch=4 last=3 end=4"},
 			{&Synced{End: 4}, ""},
 			{produce(4, AcksAll), "rejected req=4 NOT_LEADER"},
 			{fetchAt(0), "rejected req=9 NOT_LEADER"},
 			{record(1, 3, self), ""},
 			{produce(5, AcksAll), "rejected req=5 NOT_LEADER"},
-			{record(3, 5, self), "visible 4"},
+			{record(3, 5, self), "leave sess=1; visible 4"},
 			{produce(6, AcksAll), "append req=6 epoch=5 base=4"},
 		}},
 		{name: "an earlier life of the same broker does not lead", record: func(r *Record) { r.Leader.Incarnation = 76 }, steps: []step{
@@ -223,7 +295,7 @@ func TestScripts(t *testing.T) {
 			{produce(1, AcksAll), "append req=1 epoch=3 base=0"},
 			{&Appended{Base: 0, End: 2}, "sync"},
 			{&Synced{End: 2}, ""},
-			{Tick{Now: 31 * time.Second}, "unknown req=1 DEADLINE_EXCEEDED"},
+			{Tick{Now: 31 * time.Second}, "unknown req=1 DEADLINE_EXCEEDED; propose id=1 pe=1 [1]"},
 		}},
 		{name: "deadlines: queued is not done, with the log is unknown", steps: []step{
 			{produce(1, AcksAll), "append req=1 epoch=3 base=0"},

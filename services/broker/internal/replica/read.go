@@ -53,6 +53,12 @@ func (r *Replica) Subscribe(notify func(more bool)) (cancel func()) {
 func (r *Replica) Read(p Position, maxBytes int) (Chunk, *rpc.Error) {
 	upTo, visible, rerr := r.admit(partition.ReadFetch, p)
 	if rerr != nil {
+		if rerr.Reason == typev1.ErrorReason_ERROR_REASON_OFFSET_OUT_OF_RANGE {
+			// A reader that was here before must not take a cut for a position that it chose.
+			if err := r.checkTruncation(p); err != nil {
+				return Chunk{}, err
+			}
+		}
 		return Chunk{}, rerr
 	}
 	if err := r.checkTruncation(p); err != nil {
