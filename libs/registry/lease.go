@@ -16,6 +16,7 @@ type lease struct {
 	client *clientv3.Client
 	id     clientv3.LeaseID
 	ttl    time.Duration
+	asked  time.Time // when the last grant or renewal that succeeded was asked for
 }
 
 // grant takes a lease; one attempt.
@@ -23,11 +24,12 @@ func grant(ctx context.Context, client *clientv3.Client, ttl time.Duration) (*le
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	seconds := max(int64((ttl+time.Second-1)/time.Second), 1)
+	asked := time.Now()
 	resp, err := client.Grant(ctx, seconds)
 	if err != nil {
 		return nil, err
 	}
-	return &lease{client: client, id: resp.ID, ttl: time.Duration(resp.TTL) * time.Second}, nil
+	return &lease{client: client, id: resp.ID, ttl: time.Duration(resp.TTL) * time.Second, asked: asked}, nil
 }
 
 // keep renews the lease until ctx ends (nil) or etcd says that it is gone
@@ -66,6 +68,7 @@ func (l *lease) keep(ctx context.Context, trouble func(error), renewed func(cont
 func (l *lease) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	asked := time.Now()
 	stream, err := etcdserverpb.NewLeaseClient(l.client.ActiveConnection()).LeaseKeepAlive(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		return err
@@ -80,6 +83,7 @@ func (l *lease) renew(ctx context.Context) error {
 	if resp.GetTTL() <= 0 {
 		return rpctypes.ErrLeaseNotFound
 	}
+	l.asked = asked
 	return nil
 }
 

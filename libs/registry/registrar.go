@@ -34,6 +34,10 @@ type RegistrarConfig struct {
 	// Healthy, if not nil, is asked before each renewal; false lets the lease run
 	// out, so that a process with a hung disk is replaced.
 	Healthy func() bool
+	// Renewed, if not nil, is called after each renewal of the lease that stands, the
+	// grant among them, with the time at which it was asked for: never later than
+	// etcd's own view.
+	Renewed func(asked time.Time)
 }
 
 // Registrar keeps the process's own registration key. Its methods are safe for
@@ -161,13 +165,26 @@ func (r *Registrar) hold(ctx context.Context, l *lease) error {
 	}
 	r.trouble.report(nil)
 	r.set(revision)
+	r.renewed(l)
 	r.cfg.Logger.Info("registered", "address", r.cfg.Address, "revision", revision)
-	err = l.keep(ctx, r.trouble.report, func(ctx context.Context) error { return r.check(ctx, revision) })
+	err = l.keep(ctx, r.trouble.report, func(ctx context.Context) error {
+		err := r.check(ctx, revision)
+		if err == nil {
+			r.renewed(l)
+		}
+		return err
+	})
 	if ctx.Err() != nil {
 		return nil
 	}
 	r.cfg.Logger.Warn("registration lost, registering again", "error", err)
 	return errRegisteredOnce
+}
+
+func (r *Registrar) renewed(l *lease) {
+	if r.cfg.Renewed != nil {
+		r.cfg.Renewed(l.asked)
+	}
 }
 
 // check runs after each renewal.

@@ -75,6 +75,7 @@ type Manager struct {
 	wakes       wakes
 	proposals   proposals
 	lastSession atomic.Int64
+	leaseAt     atomic.Int64 // when the lease was last asked to be renewed, on the clock; 0: never
 
 	activeMu sync.Mutex
 	active   map[*Replica]struct{} // have I/O running that may hang
@@ -430,13 +431,14 @@ func (m *Manager) Busy() bool {
 // LeaseRenewed says when the lease of the broker's registration was last asked to be
 // renewed, with success.
 func (m *Manager) LeaseRenewed(asked time.Time) {
-	now := asked.Sub(m.start) + 1
+	at := asked.Sub(m.start) + 1
+	m.leaseAt.Store(int64(at))
 	for _, r := range m.all() {
 		if !r.Config().UncleanLeaderElectionEnable {
 			continue
 		}
 		r.mu.Lock()
-		r.step(partition.LeaseRenewed{Now: now})
+		r.step(partition.LeaseRenewed{Now: at})
 		r.mu.Unlock()
 	}
 }

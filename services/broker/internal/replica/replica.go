@@ -160,6 +160,9 @@ func (r *Replica) open(os bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.step(r.m.cfg.Settings)
+	if at := r.m.leaseAt.Load(); at > 0 {
+		r.step(partition.LeaseRenewed{Now: time.Duration(at)})
+	}
 	if r.m.cfg.Store.Offline(r.Key) {
 		r.step(partition.DiskOffline{})
 	}
