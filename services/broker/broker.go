@@ -52,6 +52,7 @@ type Broker struct {
 	store     *store.Store
 	registrar *registry.Registrar
 	replicas  atomic.Pointer[replica.Manager]
+	regressed atomic.Pointer[rpc.Error] // etcd went back in time; nil: it did not
 }
 
 // New checks the configuration and listens. Nothing runs before Run.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
@@ -44,7 +45,7 @@ func (b *Broker) Run(ctx context.Context) (err error) {
 	b.discover = registry.Discovery(client, keys, b.cfg.ControllerAddresses)
 	b.registrar = registry.NewRegistrar(registry.RegistrarConfig{
 		Client: client, Keys: keys, Kind: controllerv1.ServiceKind_SERVICE_KIND_BROKER, Process: b.self, Address: b.address,
-		Rack: b.cfg.Rack, TTL: b.cfg.LeaseTTL, Prober: registry.NewProber(b.cfg.DialConfig(b.deps)), Logger: b.logger, Healthy: b.disksOK,
+		Rack: b.cfg.Rack, TTL: b.cfg.LeaseTTL, Prober: registry.NewProber(b.cfg.DialConfig(b.deps)), Logger: b.logger, Healthy: b.disksOK, Renewed: b.leaseRenewed,
 	})
 	b.group.Add("server", b.runServer)
 	b.group.Add("store", b.runStore)
@@ -55,6 +56,14 @@ func (b *Broker) Run(ctx context.Context) (err error) {
 	b.group.Add("vouching", b.runVouching)
 	b.group.Add("drain", b.runDrain)
 	return b.group.Run(ctx)
+}
+
+// leaseRenewed lets leaders that are alone in sync go on where another may be elected
+// uncleanly.
+func (b *Broker) leaseRenewed(asked time.Time) {
+	if m := b.replicas.Load(); m != nil {
+		m.LeaseRenewed(asked)
+	}
 }
 
 func (b *Broker) disksOK() bool {
@@ -148,7 +157,10 @@ func (b *Broker) whenReady(ctx context.Context, ready func(), run, wait func(con
 // runReplicas binds the disks to the mesh, then keeps the replicas as each image
 // of the metadata says.
 func (b *Broker) runReplicas(ctx context.Context, ready func()) error {
-	image, _ := b.watcher.Watch()
+	image := b.awaitHistory(ctx)
+	if image == nil {
+		return nil
+	}
 	if err := b.store.Adopt(image.ClusterID(), b.expected(image)); err != nil {
 		return storeError(err)
 	}
@@ -173,7 +185,10 @@ func (b *Broker) runReplicas(ctx context.Context, ready func()) error {
 	go func() { clock <- m.Run(clockCtx) }()
 	following := make(chan error, 1)
 	go func() { following <- b.following.Run(clockCtx) }()
+	var watching sync.WaitGroup
+	watching.Go(func() { b.watchHistory(ctx) })
 	b.applyImages(ctx, m, ready)
+	watching.Wait()
 	// The clock goes on while what is in flight ends: deadlines hold to the last.
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.ShutdownTimeout/2)
 	defer cancel()

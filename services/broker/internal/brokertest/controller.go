@@ -249,6 +249,12 @@ func (c *Controller) WatchMetadata(_ *controllerv1.WatchMetadataRequest, stream 
 	defer beat.Stop()
 	sent := int64(-1)
 	for {
+		c.mu.Lock()
+		anew := c.control.etcd != etcd || c.control.generation != position.GetGeneration()
+		c.mu.Unlock()
+		if anew {
+			return nil // the controller was started anew over another etcd
+		}
 		msg, revision, changed := c.snapshot()
 		if revision == sent {
 			msg.Message = &controllerv1.WatchMetadataResponse_Heartbeat{Heartbeat: &controllerv1.Heartbeat{}}

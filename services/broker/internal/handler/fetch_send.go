@@ -13,8 +13,14 @@ const maxWatermarks = 256
 // ends the stream or it breaks.
 func (f *fetchStream) send(read <-chan error) error {
 	var marks []*brokerv1.FetchWatermark
+	ended, err := f.h.refused.serving()
+	if err != nil {
+		return err
+	}
 	for {
 		select {
+		case <-ended:
+			return f.h.refused.reason(f.h.draining())
 		case <-f.h.cfg.Draining:
 			return f.h.draining()
 		case err := <-read:
@@ -30,6 +36,7 @@ func (f *fetchStream) send(read <-chan error) error {
 		if a == nil {
 			select {
 			case <-f.news:
+			case <-ended:
 			case <-f.h.cfg.Draining:
 				return f.h.draining()
 			case err := <-read:

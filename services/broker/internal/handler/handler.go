@@ -76,7 +76,8 @@ type Handlers struct {
 	replicas atomic.Pointer[replica.Manager]
 	readers  sync.WaitGroup // of streams; each ends once its stream has
 	onTheWay atomic.Int64   // bytes of fetch responses that may not have left yet
-	digests  chan struct{}  // has a value for each log that is being read for a digest
+	refused  refusal
+	digests  chan struct{} // has a value for each log that is being read for a digest
 }
 
 // Wait returns when nothing of a stream is left; call it once the server has shut
@@ -93,6 +94,9 @@ func (h *Handlers) Open(m *replica.Manager) { h.replicas.Store(m) }
 
 // manager is the replicas, or why they are not there yet.
 func (h *Handlers) manager() (*replica.Manager, *rpc.Error) {
+	if _, err := h.refused.serving(); err != nil {
+		return nil, err
+	}
 	if m := h.replicas.Load(); m != nil {
 		return m, nil
 	}

@@ -330,6 +330,10 @@ func (p *produceStream) takeResults() (results []*brokerv1.ProduceResult, inFlig
 // client has sent all and every batch is answered, or the stream breaks.
 func (p *produceStream) answer(read <-chan error) error {
 	draining := p.h.cfg.Draining
+	refused, rerr := p.h.refused.serving()
+	if rerr != nil {
+		return rerr
+	}
 	var ended error // why reading ended; nil while it goes on
 	stopping := false
 	for {
@@ -355,6 +359,12 @@ func (p *produceStream) answer(read <-chan error) error {
 			ended, read = err, nil
 		case <-draining:
 			stopping, draining = true, nil
+		case <-refused:
+			err := p.h.refused.reason(p.h.draining())
+			if inFlight > 0 {
+				err = err.WithOutcome(typev1.Outcome_OUTCOME_UNKNOWN)
+			}
+			return err
 		case <-p.ctx.Done():
 			return p.ctx.Err() // nobody is there to hear the answers
 		}

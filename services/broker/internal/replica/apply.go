@@ -26,7 +26,7 @@ import (
 // order.
 func (m *Manager) Apply(image *metadata.Image) (again bool) {
 	m.image.Store(image)
-	m.cfg.Store.SetPosition(store.Position(image.Position()))
+	m.cfg.Store.NoteHistory(History(image, m.cfg.Self))
 	m.endDeleting(image)
 	m.applyDeletions(image)
 	again = m.setAsideUnknown(image)

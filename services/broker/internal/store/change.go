@@ -213,6 +213,7 @@ func (s *Store) ForgetTopic(topic [16]byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.away, func(k Key, _ struct{}) bool { return k.Topic == topic })
+	s.forgetEpochs(topic)
 	maps.DeleteFunc(s.replaced, func(k Key, _ bool) bool { return k.Topic == topic })
 	for _, d := range s.disks {
 		if d.Err() != nil {

@@ -1,9 +1,7 @@
 package store
 
 import (
-	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 )
@@ -40,7 +38,7 @@ func (s *Store) checkpointDisk(d *Disk, recoveryPoints bool) error {
 		return err
 	}
 	d.recordedWatermarks = watermarks
-	return d.writePosition(s.HighestPosition())
+	return s.writeHistory(d, recoveryPoints)
 }
 
 // marksOf gathers the marks of a disk's replicas. Those of a replica that did not
@@ -78,37 +76,4 @@ func writeIfChanged(d *Disk, kind string, lines []string, written *[]string) err
 	}
 	*written = lines
 	return nil
-}
-
-// readPosition raises p to the metadata position that is noted on the disk.
-func (d *Disk) readPosition(p *Position) error {
-	fields, ok, err := readFields(d.fs, d.Dir, positionFile)
-	if err != nil || !ok {
-		return err
-	}
-	var noted Position
-	var errs [2]error
-	noted.Generation, errs[0] = parseOffset(fields["generation"])
-	noted.Revision, errs[1] = parseOffset(fields["revision"])
-	if err := errors.Join(errs[:]...); err != nil {
-		return &FileError{Path: filepath.Join(d.Dir, positionFile), Detail: err.Error()}
-	}
-	if p.less(noted) {
-		*p = noted
-	}
-	d.writtenPosition = noted
-	return nil
-}
-
-func (d *Disk) writePosition(p Position) error {
-	if p == d.writtenPosition {
-		return nil
-	}
-	err := writeSmallFile(d.fs, d.Dir, positionFile, []string{
-		fmt.Sprintf("generation %d", p.Generation), fmt.Sprintf("revision %d", p.Revision),
-	})
-	if err == nil {
-		d.writtenPosition = p
-	}
-	return err
 }

@@ -41,6 +41,8 @@ type Disk struct {
 	// The same by replica; nil: as read at the start. Guarded by checkpointMu.
 	recordedRecovery, recordedWatermarks map[Key]int64
 	writtenPosition                      Position
+	writtenEtcd                          uint64
+	writtenEpochs                        []string
 
 	room room
 }

@@ -22,7 +22,7 @@ func Open(o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	s := &Store{
-		o: o, files: commitlog.NewFileCache(o.OpenFiles), replicas: map[Key]*Replica{}, perDisk: map[*Disk]int{}, away: map[Key]struct{}{}, replaced: map[Key]bool{}, replacing: map[Key]bool{},
+		o: o, files: commitlog.NewFileCache(o.OpenFiles), replicas: map[Key]*Replica{}, perDisk: map[*Disk]int{}, away: map[Key]struct{}{}, replaced: map[Key]bool{}, replacing: map[Key]bool{}, epochs: map[Key]int32{},
 	}
 	defer func() {
 		if err != nil {
@@ -40,7 +40,7 @@ func Open(o Options) (_ *Store, err error) {
 		}
 	}
 	for _, d := range s.online() {
-		err := d.readPosition(&s.position)
+		err := s.readHistory(d)
 		if err == nil {
 			err = d.begin(&o)
 		}

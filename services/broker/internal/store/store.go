@@ -81,6 +81,9 @@ type Store struct {
 	// checkpointMu keeps two checkpoints from writing over each other.
 	checkpointMu sync.Mutex
 	position     Position
+	// Of the newest position, and of all replicas that were ever here; guarded by mu.
+	etcdClusterID uint64
+	epochs        map[Key]int32
 }
 
 // Position is how new the metadata was that this broker has seen.
@@ -139,14 +142,4 @@ func (s *Store) HighestPosition() Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.position
-}
-
-// SetPosition notes a metadata position for the next checkpoint; an older one is
-// ignored.
-func (s *Store) SetPosition(p Position) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.position.less(p) {
-		s.position = p
-	}
 }

@@ -195,13 +195,13 @@ func TestThrottledDiskSlowsAppendsDown(t *testing.T) {
 }
 
 func TestDamagedSmallFilesAreRefused(t *testing.T) {
-	for _, name := range []string{metaFile, runningFile, recoveryFile, watermarkFile, positionFile} {
+	for _, name := range []string{metaFile, runningFile, recoveryFile, watermarkFile, positionFile, epochsFile} {
 		fsys := memfs.New()
 		s, err := Open(options(fsys, 1))
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.SetPosition(Position{Generation: 1, Revision: 5})
+		s.NoteHistory(History{Position: Position{Generation: 1, Revision: 5}})
 		if err := errors.Join(s.Adopt(cluster, nil), s.Close()); err != nil {
 			t.Fatal(err)
 		}
