@@ -81,10 +81,7 @@ func checkMinISR(s *State, t Topic, c AlterTopicCommand, configs map[string]stri
 		return reject("INVALID_CONFIG", "%v", err).with("topic", c.Name)
 	}
 	for _, e := range s.partitions[t.ID] {
-		n := e.Value.ReplicationFactor()
-		if e.Value.IsReassigning() {
-			n = min(n, int32(len(e.Value.TargetReplicas)))
-		}
+		n := min(e.Value.ReplicationFactor(), s.plannedFactor(e))
 		if config.MinInsyncReplicas > n {
 			return reject("INVALID_CONFIG", "min.insync.replicas=%d is above the replication factor %d; lower it, or raise the replication factor first", config.MinInsyncReplicas, n).with("topic", c.Name)
 		}

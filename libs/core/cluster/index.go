@@ -22,8 +22,14 @@ type index struct {
 	internal map[topicid.ID]struct{}
 	// running lists the partitions that are being reassigned.
 	running map[PartitionID]struct{}
-	// planOf tells which plan moves a partition.
-	planOf map[PartitionID]string
+	// planOf tells which plan moves a partition, and to where.
+	planOf map[PartitionID]planned
+}
+
+// planned is a partition's place in a plan.
+type planned struct {
+	planID string
+	move   ReassignedPartition
 }
 
 func newIndex() index {
@@ -33,7 +39,7 @@ func newIndex() index {
 		untidy:    map[topicid.ID]struct{}{},
 		internal:  map[topicid.ID]struct{}{},
 		running:   map[PartitionID]struct{}{},
-		planOf:    map[PartitionID]string{},
+		planOf:    map[PartitionID]planned{},
 	}
 }
 
@@ -105,14 +111,14 @@ func (s *State) notePartition(id PartitionID, before, after *Partition) {
 func (s *State) noteReassignment(planID string, before, after *Reassignment) {
 	if before != nil {
 		for _, m := range before.Partitions {
-			if id := (PartitionID{m.Topic, m.Number}); s.index.planOf[id] == planID {
+			if id := (PartitionID{m.Topic, m.Number}); s.index.planOf[id].planID == planID {
 				delete(s.index.planOf, id)
 			}
 		}
 	}
 	if after != nil {
 		for _, m := range after.Partitions {
-			s.index.planOf[PartitionID{m.Topic, m.Number}] = planID
+			s.index.planOf[PartitionID{m.Topic, m.Number}] = planned{planID, m}
 		}
 	}
 }

@@ -83,15 +83,31 @@ func (s *State) checkMove(e *Entry[Partition], m Move, mine map[PartitionID]bool
 	return s.checkTarget(e, m)
 }
 
+// pending is what a running plan still has to do for a partition.
+func (s *State) pending(id PartitionID) (ReassignedPartition, bool) {
+	m, ok := s.index.planOf[id]
+	if !ok || s.planMoving(id).Cancelling || s.isDone(m.move) {
+		return ReassignedPartition{}, false
+	}
+	return m.move, true
+}
+
 // isPending tells whether a running plan still has something to do for a partition.
 func (s *State) isPending(id PartitionID) bool {
-	planID, ok := s.index.planOf[id]
-	if !ok {
-		return false
+	_, ok := s.pending(id)
+	return ok
+}
+
+// plannedFactor is how many replicas a partition has once its reassignment, running or
+// to come, has completed.
+func (s *State) plannedFactor(e *Entry[Partition]) int32 {
+	if e.Value.IsReassigning() {
+		return int32(len(e.Value.TargetReplicas))
 	}
-	r := s.reassignments[planID].Value
-	i := slices.IndexFunc(r.Partitions, func(m ReassignedPartition) bool { return m.Topic == id.Topic && m.Number == id.Number })
-	return !r.Cancelling && i >= 0 && !s.isDone(r.Partitions[i])
+	if m, ok := s.pending(e.Value.id()); ok {
+		return int32(len(m.Target))
+	}
+	return int32(len(e.Value.Replicas))
 }
 
 // isDone tells whether nothing is left to do for a partition of a plan.
@@ -204,7 +220,7 @@ func AdvanceReassignments(s *State, probes Probes) (Plan, []Process, error) {
 
 // planMoving is the plan that moves a partition; zero for one that runs without.
 func (s *State) planMoving(id PartitionID) Reassignment {
-	return value(s.reassignments[s.index.planOf[id]])
+	return value(s.reassignments[s.index.planOf[id].planID])
 }
 
 // isThrough tells whether nothing of a plan is left to do.

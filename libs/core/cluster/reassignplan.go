@@ -150,15 +150,20 @@ func (d *draft) byHand(assignments []Move) *Rejection {
 
 // checkTarget tells whether a partition may get some replicas.
 func (s *State) checkTarget(e *Entry[Partition], m Move) *Rejection {
+	// The record's, or a higher one that is on its way there.
+	minISR := e.Value.MinISR
+	if config := s.configs[e.Value.Topic]; config.MinInsyncReplicas != 0 {
+		minISR = max(minISR, config.MinISR(e.Value.ReplicationFactor()))
+	}
 	named := func(r *Rejection) *Rejection { return r.with("topic", m.Topic).with("partition", itoa(m.Partition)) }
 	switch {
 	case len(m.To) == 0:
 		return named(reject("INVALID_REPLICATION_FACTOR", "partition %d of topic %q is assigned to no broker; name at least one", m.Partition, m.Topic))
 	case !distinct(m.To):
 		return named(reject("INVALID_REQUEST", "partition %d of topic %q is assigned to a broker twice: %v", m.Partition, m.Topic, m.To))
-	case int32(len(m.To)) < e.Value.MinISR:
+	case int32(len(m.To)) < minISR:
 		return named(reject("INVALID_REPLICATION_FACTOR", "partition %d of topic %q would have %d replicas, fewer than its min.insync.replicas of %d; lower that first, or keep more",
-			m.Partition, m.Topic, len(m.To), e.Value.MinISR))
+			m.Partition, m.Topic, len(m.To), minISR))
 	}
 	for _, b := range m.To {
 		record := s.Broker(b)
