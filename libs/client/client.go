@@ -16,6 +16,7 @@ type Client struct {
 	source MetadataSource
 	tracer trace.Tracer
 	hints  hintTable
+	seen   seenTable
 
 	pool    *rpc.ConnPool
 	ownPool bool

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 
 	"github.com/leat-io/leat/libs/rpc"
 )
@@ -95,6 +96,9 @@ func (k *Consumer) Assign(ctx context.Context, positions ...Position) error {
 		if pos.Partition < 0 || int(pos.Partition) >= len(t.Partitions) {
 			return unknownPartition(t, pos.Partition)
 		}
+		if r := k.cfg.Fetch.Replica; r != nil && !slices.Contains(t.Partitions[pos.Partition].Replicas, *r) {
+			return noReplica(t, pos.Partition, *r)
+		}
 		fresh = append(fresh, &consumerPart{
 			assigned: AssignedPartition{OwnedPartition: OwnedPartition{TopicPartition: pos.TopicPartition}, Topic: t.Name},
 			position: pos, released: pos, saved: -1,
@@ -136,6 +140,11 @@ func (k *Consumer) Assign(ctx context.Context, positions ...Position) error {
 	return nil
 }
 
+func noReplica(t *Topic, partition, broker int32) *rpc.Error {
+	return rpc.Errorf(reasonInvalidRequest, "broker %d has no replica of partition %d of topic %q: choose one of %v", broker, partition, t.Name, t.Partitions[partition].Replicas).
+		With("topic", t.Name, "partition", itoa(partition))
+}
+
 // forget stops reading a partition.
 func (k *Consumer) forget(tp TopicPartition) {
 	if k.event != nil && k.event.TopicPartition == tp {
@@ -166,7 +175,7 @@ func (k *Consumer) find(parts []*consumerPart) {
 	}
 	k.wg.Go(func() {
 		found := make([]startFound, len(parts))
-		for i, r := range k.client.ListOffsets(k.ctx, queries, k.cfg.Fetch.Isolation) {
+		for i, r := range k.client.listOffsets(k.ctx, k.cfg.Fetch.Replica, queries, k.cfg.Fetch.Isolation) {
 			found[i] = startFound{part: parts[i], offset: r.Offset, err: r.Err}
 		}
 		select {

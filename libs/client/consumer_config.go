@@ -77,6 +77,9 @@ func (c ConsumerConfig) Validate() error {
 	if c.subscribes() && c.Group == "" {
 		errs = append(errs, errors.New("consumer: topics are subscribed to without a group; name one, or take partitions by hand"))
 	}
+	if c.Fetch.Replica != nil && c.Group != "" {
+		errs = append(errs, errors.New("consumer: Fetch.Replica reads one broker's replicas, which a group does not; leave one out"))
+	}
 	if c.Reset < ResetLatest || c.Reset > ResetNone {
 		errs = append(errs, fmt.Errorf("consumer: reset policy %d is none of latest, earliest and none", c.Reset))
 	}

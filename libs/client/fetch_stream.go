@@ -107,7 +107,7 @@ func (s *fetchStream) open() (brokerv1.LogService_FetchClient, *rpc.Error) {
 	share, credit := s.grant()
 	hello := &brokerv1.FetchRequest{Message: &brokerv1.FetchRequest_Initial{Initial: &brokerv1.FetchInitial{
 		Handshake: rpc.LocalHandshake(), ClientId: cfg.ClientID, IsolationLevel: s.f.cfg.Isolation, CreditBytes: credit,
-		MaxResponseBytes: int32(min(int64(s.f.cfg.MaxResponseBytes), share)), Rack: s.f.cfg.Rack,
+		MaxResponseBytes: int32(min(int64(s.f.cfg.MaxResponseBytes), share)), Rack: s.f.cfg.Rack, AllowFollower: s.f.cfg.Replica != nil,
 	}}}
 	// A failed Send shows in Recv, with the reason.
 	_ = stream.Send(hello)
@@ -247,6 +247,9 @@ func (s *fetchStream) well(p *fetchPart, v *brokerv1.VisibleEnd) {
 	if v != nil {
 		p.seenEpoch = max(p.seenEpoch, v.LeaderEpoch)
 		p.seenEnd = max(p.seenEnd, v.HighWatermark)
+		if s.f.cfg.Replica == nil {
+			s.f.client.seen.note(p.start.TopicPartition, v.LeaderEpoch, v.HighWatermark)
+		}
 	}
 }
 
@@ -299,7 +302,7 @@ func (s *fetchStream) partitionError(m *brokerv1.FetchPartitionError) {
 	case rpc.Retryable(err):
 		f.client.learnFrom(tp, s.addr, err.Leader)
 		f.putOff(p, now, err)
-		if leader, ok := f.client.leader(tp); ok && leader.Addr != s.addr && p.failures == 1 {
+		if leader, ok := f.source(tp); ok && leader.Addr != s.addr && (p.failures == 1 || leader.Epoch > p.epoch) {
 			p.notBefore = now
 		}
 	default:

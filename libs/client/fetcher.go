@@ -52,6 +52,7 @@ type fetchPart struct {
 	paused, failed bool
 	checking       bool // whether the topic is still there
 	failures       int
+	troubled       time.Time // when the failures in a row began
 	notBefore      time.Time
 	waiting        *rpc.Error
 }
@@ -95,6 +96,11 @@ func (f *Fetcher) Add(starts ...FetchStart) {
 		p := f.parts[s.TopicPartition]
 		if p == nil {
 			p = &fetchPart{epoch: -1, seenEpoch: -1, seenEnd: -1}
+			if f.cfg.Replica == nil {
+				// One replica may well be behind what was seen of the leader.
+				marks := f.client.seen.of(s.TopicPartition)
+				p.seenEpoch, p.seenEnd = marks.epoch, marks.end
+			}
 			f.parts[s.TopicPartition] = p
 		}
 		f.interrupt(p)
@@ -256,6 +262,7 @@ func (f *Fetcher) assign(now time.Time, news bool) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next := now.Add(idleStream)
+	keen := false
 	for tp, p := range f.parts {
 		if p.paused || p.failed {
 			continue
@@ -272,6 +279,10 @@ func (f *Fetcher) assign(now time.Time, news bool) time.Duration {
 		if p.at == nil && p.notBefore.Before(next) {
 			next = p.notBefore
 		}
+		keen = keen || news && p.at == nil && p.failures > 0 && now.Sub(p.troubled) < keenPolling
+	}
+	if keen {
+		f.client.refreshElsewhere()
 	}
 	for _, s := range f.streams {
 		switch {
@@ -286,9 +297,31 @@ func (f *Fetcher) assign(now time.Time, news bool) time.Duration {
 	return max(next.Sub(now), time.Millisecond)
 }
 
+// source is where a partition is read: at its leader, or at the replica asked for.
+func (f *Fetcher) source(tp TopicPartition) (Leader, bool) {
+	leader, ok := f.client.leader(tp)
+	if f.cfg.Replica == nil {
+		return leader, ok
+	}
+	n, known := f.client.source.Broker(*f.cfg.Replica)
+	l := Leader{ID: n.ID, Addr: n.Addr, Epoch: -1}
+	if ok {
+		l.Epoch = leader.Epoch
+	}
+	return l, known
+}
+
+// noSource says why a partition cannot be read.
+func (f *Fetcher) noSource(tp TopicPartition, p *fetchPart) *rpc.Error {
+	if r := f.cfg.Replica; r != nil {
+		return rpc.Errorf(reasonUnreachable, "broker %d, whose replica of partition %d of topic %q is asked for, is not in service", *r, tp.Partition, p.start.Topic)
+	}
+	return rpc.Errorf(reasonLeaderUnavailable, "partition %d of topic %q (%v) has no leader that is known", tp.Partition, p.start.Topic, tp.TopicID)
+}
+
 // follow moves a partition whose leader has moved, and ends the wait for a leader.
 func (f *Fetcher) follow(tp TopicPartition, p *fetchPart, now time.Time) {
-	leader, ok := f.client.leader(tp)
+	leader, ok := f.source(tp)
 	if !ok {
 		return
 	}
@@ -303,10 +336,10 @@ func (f *Fetcher) follow(tp TopicPartition, p *fetchPart, now time.Time) {
 
 // ask asks the leader for a partition, or puts it off. The lock is held.
 func (f *Fetcher) ask(tp TopicPartition, p *fetchPart, now time.Time) {
-	leader, ok := f.client.leader(tp)
+	leader, ok := f.source(tp)
 	if !ok {
 		f.client.refreshSoon()
-		f.putOff(p, now, rpc.Errorf(reasonLeaderUnavailable, "partition %d of topic %q (%v) has no leader that is known", tp.Partition, p.start.Topic, tp.TopicID))
+		f.putOff(p, now, f.noSource(tp, p))
 		f.checkTopic(tp, p)
 		return
 	}
@@ -326,6 +359,9 @@ func (f *Fetcher) ask(tp TopicPartition, p *fetchPart, now time.Time) {
 
 // putOff makes a partition wait before it is asked for again.
 func (f *Fetcher) putOff(p *fetchPart, now time.Time, why *rpc.Error) {
+	if p.failures == 0 {
+		p.troubled = now
+	}
 	p.failures++
 	wait := f.client.cfg.backoff(p.failures)
 	if why.Leader == nil || why.Leader.Id < 0 {

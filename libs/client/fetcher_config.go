@@ -21,6 +21,9 @@ type FetcherConfig struct {
 	Isolation typev1.IsolationLevel
 	// Rack is that of the reader.
 	Rack string
+	// Replica reads from this broker's replicas only, whether they lead or follow, up to
+	// the high watermark that they know; nil: from the leaders.
+	Replica *int32
 }
 
 // Validate joins everything that is wrong with the configuration.
@@ -33,6 +36,9 @@ func (c FetcherConfig) Validate() error {
 		if f.v < 0 {
 			errs = append(errs, fmt.Errorf("fetcher: %s is %d; it must not be negative", f.name, f.v))
 		}
+	}
+	if c.Replica != nil && *c.Replica < 0 {
+		errs = append(errs, fmt.Errorf("fetcher: Replica is %d; it must be the id of a broker", *c.Replica))
 	}
 	return errors.Join(errs...)
 }

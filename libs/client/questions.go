@@ -42,6 +42,17 @@ func placeSpec(p typev1.OffsetSpec_Place) *typev1.OffsetSpec {
 // Config.RetryTimeout has passed where it has no deadline. There is a result for
 // each query, in order.
 func (c *Client) ListOffsets(ctx context.Context, queries []OffsetQuery, isolation typev1.IsolationLevel) []OffsetResult {
+	return c.listOffsets(ctx, nil, queries, isolation)
+}
+
+// ListReplicaOffsets is ListOffsets of one broker's replicas, whether they lead or
+// follow: the latest offset is the high watermark that the replica knows.
+func (c *Client) ListReplicaOffsets(ctx context.Context, broker int32, queries []OffsetQuery, isolation typev1.IsolationLevel) []OffsetResult {
+	return c.listOffsets(ctx, &broker, queries, isolation)
+}
+
+// listOffsets asks the leaders, or one broker.
+func (c *Client) listOffsets(ctx context.Context, replica *int32, queries []OffsetQuery, isolation typev1.IsolationLevel) []OffsetResult {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	results := make([]OffsetResult, len(queries))
@@ -49,10 +60,10 @@ func (c *Client) ListOffsets(ctx context.Context, queries []OffsetQuery, isolati
 		results[i] = OffsetResult{OffsetQuery: q, Offset: -1, TimestampMs: -1, LeaderEpoch: -1}
 	}
 	c.askLeaders(ctx, leaderQuestions{
-		count: len(queries), what: "ask for an offset of ",
+		count: len(queries), what: "ask for an offset of ", replica: replica,
 		of: func(i int) (TopicPartition, *error) { return results[i].TopicPartition, &results[i].Err },
 		ask: func(ctx context.Context, addr string, asked []int, epochs map[int]int32) []int {
-			return c.listOffsetsAt(ctx, addr, results, asked, epochs, isolation)
+			return c.listOffsetsAt(ctx, addr, replica != nil, results, asked, epochs, isolation)
 		},
 	})
 	return results
@@ -62,6 +73,8 @@ func (c *Client) ListOffsets(ctx context.Context, queries []OffsetQuery, isolati
 type leaderQuestions struct {
 	count int
 	what  string // for errors: what is done to the partition whose name follows
+	// replica is whom to ask instead; nil: the leaders.
+	replica *int32
 	// of tells the partition of a question, and where its error goes.
 	of func(i int) (TopicPartition, *error)
 	// ask asks one broker, and returns the questions to be repeated. It is called
@@ -98,7 +111,7 @@ func (c *Client) askLeadersOnce(ctx context.Context, q leaderQuestions, open []i
 	var again []int
 	for _, i := range open {
 		p, err := q.of(i)
-		leader, ok := c.knownLeader(ctx, p, err)
+		leader, ok := c.whomToAsk(ctx, q.replica, p, err)
 		if !ok {
 			if rpc.Retryable(*err) {
 				again = append(again, i)
@@ -107,6 +120,9 @@ func (c *Client) askLeadersOnce(ctx context.Context, q leaderQuestions, open []i
 		}
 		byAddr[leader.Addr] = append(byAddr[leader.Addr], i)
 		epochs[i] = leader.Epoch
+		if q.replica == nil {
+			epochs[i] = max(leader.Epoch, c.seen.of(p).epoch)
+		}
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -123,6 +139,19 @@ func (c *Client) askLeadersOnce(ctx context.Context, q leaderQuestions, open []i
 	wg.Wait()
 	slices.Sort(again)
 	return again
+}
+
+// whomToAsk is the leader of a partition, or the broker asked for.
+func (c *Client) whomToAsk(ctx context.Context, replica *int32, p TopicPartition, err *error) (Leader, bool) {
+	if replica == nil {
+		return c.knownLeader(ctx, p, err)
+	}
+	n, ok := c.source.Broker(*replica)
+	if !ok {
+		c.refreshSoon()
+		*err = rpc.Errorf(reasonUnreachable, "broker %d, whose replica is asked for, is not in service", *replica).WithOutcome(outcomeNotDone)
+	}
+	return Leader{ID: n.ID, Addr: n.Addr, Epoch: -1}, ok
 }
 
 // knownLeader is the leader of a partition; where none is known it says why, and
@@ -150,8 +179,8 @@ func (c *Client) knownLeader(ctx context.Context, p TopicPartition, err *error) 
 }
 
 // listOffsetsAt asks one broker, and returns the queries to be repeated.
-func (c *Client) listOffsetsAt(ctx context.Context, addr string, results []OffsetResult, asked []int, epochs map[int]int32, isolation typev1.IsolationLevel) []int {
-	req := &brokerv1.ListOffsetsRequest{IsolationLevel: isolation}
+func (c *Client) listOffsetsAt(ctx context.Context, addr string, follower bool, results []OffsetResult, asked []int, epochs map[int]int32, isolation typev1.IsolationLevel) []int {
+	req := &brokerv1.ListOffsetsRequest{IsolationLevel: isolation, AllowFollower: follower}
 	for _, i := range asked {
 		q := results[i]
 		req.Partitions = append(req.Partitions, &brokerv1.ListOffsetsPartition{
