@@ -15,12 +15,20 @@
 //     is, after anything that may change what Read answers.
 //  5. Run the Manager's Run for its clock: deadlines, checkpoints, disk watchdog, the
 //     disks' room, retention and compaction.
-//  6. Stop, which lets what is in flight end, before the store is closed.
+//  6. Give the Manager Leaders where it follows, and tell the replica what its leader
+//     says with EpochEnd, Batches, Watermark and LeaderGone. Tell what followers say
+//     with Hello, FollowerPosition and FollowerGone; ReadLog is what they are sent.
+//     What they are told comes through Follower and Upstream.
+//  7. Call LeaseRenewed after each renewal of the broker's registration.
+//  8. Stop, which lets what is in flight end, before the store is closed.
 //
-// Lock order: replica, then whatever Done and subscribers lock. The manager's
+// Lock order: replica, then whatever Done, subscribers, Follower and Upstream lock. The manager's
 // lock is never held while a replica's is taken by it, nor the reverse.
 //
-// An idle replica has no goroutine. While there is something to append one
-// goroutine appends, and beside it at most one syncs; whoever waits for a sync is
-// answered together.
+// An idle replica has no goroutine. While there is something to do to the log, one
+// goroutine does it (append a client's batch or a leader's run, truncate, reset), and
+// beside it at most one syncs and one moves the log's start; whoever waits for a sync
+// is answered together. A proposal is carried to the controller by one of a few
+// goroutines that live while there are any. Cores that want to know the time stand in
+// one heap, by when.
 package replica

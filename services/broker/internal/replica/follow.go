@@ -26,6 +26,10 @@ type Upstream interface {
 	Close()
 }
 
+// maxRunBytes bounds what a replica holds of its leader's and has not appended: the
+// largest window, and a batch that goes beyond it.
+const maxRunBytes = 2 * rpc.MaxMessageBytes
+
 // noLeaders is for a manager that follows nobody.
 type noLeaders struct{}
 
@@ -83,6 +87,16 @@ func (r *Replica) Batches(sess int64, run *Run) {
 		run.Payload.Free()
 		return
 	}
+	size := int64(run.Payload.Len())
+	if r.runBytes > 0 && r.runBytes+size > maxRunBytes {
+		// No leader that keeps to the window sends so much.
+		run.Payload.Free()
+		r.m.cfg.Logger.Error("a leader sent more than the window allows; its session is ended", "replica", r.Name(), "bytes", r.runBytes+size)
+		r.closeUpstream()
+		r.step(partition.LeaderGone{Sess: sess, Now: now})
+		return
+	}
+	r.runBytes += size
 	r.lastRef++
 	if r.runs == nil {
 		r.runs = map[int64]*Run{}
@@ -96,10 +110,19 @@ func (r *Replica) Batches(sess int64, run *Run) {
 
 // dropRun frees a run unread. The caller holds mu.
 func (r *Replica) dropRun(ref int64) {
-	if run := r.runs[ref]; run != nil {
-		delete(r.runs, ref)
+	if run := r.takeRun(ref); run != nil {
 		run.Payload.Free()
 	}
+}
+
+// takeRun takes a run off the books; nil: there is none. The caller holds mu.
+func (r *Replica) takeRun(ref int64) *Run {
+	run := r.runs[ref]
+	if run != nil {
+		delete(r.runs, ref)
+		r.runBytes -= int64(run.Payload.Len())
+	}
+	return run
 }
 
 // Watermark takes the leader's marks.

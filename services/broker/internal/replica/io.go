@@ -115,8 +115,8 @@ func (r *Replica) appendOne(a *partition.Append) {
 		}
 		r.m.cfg.Metrics.appendBytes.Add(float64(size))
 		r.m.cfg.Metrics.appendRecords.Add(float64(records))
-		r.grown()
 		r.step(&partition.Appended{Op: a.Op, Base: info.BaseOffset, End: info.LastOffset + 1, Now: now})
+		r.grown()
 	case refusedBatch(err):
 		r.refused = BatchError(err, r.Topic, int(r.Config().MaxMessageBytes))
 		r.step(partition.AppendRefused{Op: a.Op, Now: now})

@@ -18,8 +18,7 @@ import (
 // appendCopy appends what a leader sent. The caller holds mu, which is released
 // during the I/O.
 func (r *Replica) appendCopy(e *partition.AppendCopy) {
-	run := r.runs[e.Ref]
-	delete(r.runs, e.Ref)
+	run := r.takeRun(e.Ref)
 	if run == nil {
 		r.step(partition.AppendRefused{Op: e.Op, Now: r.m.now()})
 		return

@@ -69,6 +69,7 @@ type Replica struct {
 	upstream Upstream                 // of this follower with its leader; nil: none
 	upSess   int64
 	runs     map[int64]*Run // from the leader, not appended yet
+	runBytes int64
 	lastRef  int64
 	leaderHW int64   // as last told
 	onRecord bool    // the metadata shows this life of the broker as the one that vouched

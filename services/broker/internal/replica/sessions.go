@@ -191,26 +191,29 @@ func (r *Replica) ReadLog(from int64, maxBytes int) (LogRun, *rpc.Error) {
 	if log == nil {
 		return LogRun{}, r.readError(commitlog.ErrClosed)
 	}
-	end := log.EndOffset()
-	run := LogRun{Next: from, End: end}
-	if from < end {
-		buf, res, err := r.readBatches(log, from, end, maxBytes)
-		if err != nil {
-			return LogRun{}, r.copyFailed(log, err)
-		}
-		run.Next = res.NextOffset
-		if len(res.Data) == 0 {
-			buf.Free()
-		} else {
-			run.Payload = buf.Payload(len(res.Data))
-		}
-	}
+	// As far as the core knows of it: else a follower could answer for a batch before
+	// the leader itself counts it.
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	run := LogRun{Next: from, End: r.core.End(), HW: r.core.HighWatermark(), Start: r.core.Start()}
 	_, run.Epoch = r.core.Leader()
-	run.HW, run.Start = r.core.HighWatermark(), r.core.Start()
-	if r.m.cfg.Tracer != nil && run.Payload != nil {
+	r.mu.Unlock()
+	if from >= run.End {
+		return run, nil
+	}
+	buf, res, err := r.readBatches(log, from, run.End, maxBytes)
+	if err != nil {
+		return LogRun{}, r.copyFailed(log, err)
+	}
+	run.Next = res.NextOffset
+	if len(res.Data) == 0 {
+		buf.Free()
+		return run, nil
+	}
+	run.Payload = buf.Payload(len(res.Data))
+	if r.m.cfg.Tracer != nil {
+		r.mu.Lock()
 		run.Trace = r.traceOf(from, run.Next)
+		r.mu.Unlock()
 	}
 	return run, nil
 }
