@@ -18,7 +18,7 @@ type AlterTopicCommand struct {
 
 // AlterTopic plans a topic's change. The plan is empty if it is so already. The
 // error is a *Rejection or an *InvariantError.
-func AlterTopic(s *State, limits Limits, c AlterTopicCommand) (Plan, error) {
+func AlterTopic(s *State, c AlterTopicCommand) (Plan, error) {
 	t, rejection := userTopic(s, c.Name)
 	if rejection != nil {
 		return Plan{}, rejection

@@ -55,7 +55,7 @@ func BenchmarkBrokerDies(b *testing.B) {
 		alive, dead := w.Broker(1).Value, w.Broker(1).Value
 		dead.Fenced = true
 		fence := func(b *testing.B) {
-			if plan, err := FenceBroker(w.State, alive.Process, false); err != nil || plan.Len() != 1 {
+			if plan, err := FenceBroker(w.State, alive.Process); err != nil || plan.Len() != 1 {
 				b.Fatal(plan.Len(), err)
 			}
 			w.Set(dead, 1, 2)
@@ -75,7 +75,7 @@ func BenchmarkBrokerDies(b *testing.B) {
 				b.StopTimer()
 				w := full(b, shape.topics, shape.partitions)
 				b.StartTimer()
-				plan, err := FenceBroker(w.State, w.Broker(1).Value.Process, false)
+				plan, err := FenceBroker(w.State, w.Broker(1).Value.Process)
 				for err == nil && !plan.IsEmpty() {
 					writes += plan.Len()
 					w.apply(b, plan, nil)

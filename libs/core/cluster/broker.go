@@ -166,15 +166,15 @@ func samePartition(a, b *Partition) bool {
 }
 
 // FenceBroker plans that a life of a broker is fenced, and its leaderships go to
-// others. leave marks it as leaving. The plan is empty if that life is not on
-// record or is fenced already.
-func FenceBroker(s *State, life Process, leave bool) (Plan, error) {
+// others; where these are more than fit beside it, by Reconcile. The plan is empty if
+// that life is not on record or is fenced already. The error is an *InvariantError.
+func FenceBroker(s *State, life Process) (Plan, error) {
 	old := s.Broker(life.ID)
 	if old == nil || old.Value.Process != life || old.Value.Fenced {
 		return Plan{}, nil
 	}
 	record := old.Value
-	record.Fenced, record.Draining = true, leave
+	record.Fenced = true
 	p := newPlanner(s)
 	p.put(record)
 	electTogether(p, record)

@@ -64,7 +64,7 @@ func TestUncleanOnlyWhereAllowed(t *testing.T) {
 	if p := w.Partition(id, 0).Value; !p.Leader.IsZero() {
 		t.Fatalf("%+v", p)
 	}
-	plan, err := AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"unclean.leader.election.enable": "true"}})
+	plan, err := AlterTopic(w.State, AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"unclean.leader.election.enable": "true"}})
 	w.apply(t, plan, err)
 	w.settle(t)
 	// An earlier leader may still commit on its own for a while.
@@ -138,7 +138,7 @@ func TestHiccup(t *testing.T) {
 	w := newWorld(t, 1)
 	id := w.create(t, "a", 1, 1)
 	life := w.Broker(1).Value.Process
-	plan, err := FenceBroker(w.State, life, false)
+	plan, err := FenceBroker(w.State, life)
 	w.apply(t, plan, err)
 	plan, err = UnfenceBroker(w.State, life)
 	w.apply(t, plan, err)
@@ -146,7 +146,7 @@ func TestHiccup(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	// Another life's news changes nothing.
-	plan, err = FenceBroker(w.State, Process{ID: 1, Incarnation: 99}, false)
+	plan, err = FenceBroker(w.State, Process{ID: 1, Incarnation: 99})
 	if err != nil || !plan.IsEmpty() {
 		t.Errorf("fenced by an older life's news: %v", err)
 	}
@@ -154,9 +154,9 @@ func TestHiccup(t *testing.T) {
 
 func TestLeaveFencesUntilTheNextLife(t *testing.T) {
 	w := newWorld(t, 1, 2)
-	plan, err := FenceBroker(w.State, w.Broker(1).Value.Process, true)
+	plan, _, err := Leave(w.State, w.life(1), nil, false)
 	w.apply(t, plan, err)
-	if plan, _ := UnfenceBroker(w.State, w.Broker(1).Value.Process); !plan.IsEmpty() {
+	if plan, _ := UnfenceBroker(w.State, w.life(1)); !plan.IsEmpty() {
 		t.Error("a leaving broker is unfenced")
 	}
 	w.start(t, 1, nil)
@@ -251,7 +251,7 @@ func TestMinISRFollowsTheConfig(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
 	id := w.create(t, "a", 1, 3)
 	set := func(v string) {
-		plan, err := AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"min.insync.replicas": v}})
+		plan, err := AlterTopic(w.State, AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"min.insync.replicas": v}})
 		w.apply(t, plan, err)
 		w.settle(t)
 	}

@@ -203,7 +203,7 @@ func (c *copies) crash(*rapid.T) {
 
 func (c *copies) fence(b int32) {
 	if record := c.Broker(b); record != nil {
-		c.write(FenceBroker(c.State, record.Value.Process, false))
+		c.write(FenceBroker(c.State, record.Value.Process))
 	}
 }
 
@@ -369,7 +369,7 @@ func (c *copies) alter(*rapid.T) {
 		return
 	}
 	n := rapid.Int32Range(1, 3).Draw(c.t, "min")
-	c.write(AlterTopic(c.State, testLimits(), AlterTopicCommand{Name: c.nameOf(e.Value.id()).Topic, SetConfigs: map[string]string{"min.insync.replicas": itoa(n)}}))
+	c.write(AlterTopic(c.State, AlterTopicCommand{Name: c.nameOf(e.Value.id()).Topic, SetConfigs: map[string]string{"min.insync.replicas": itoa(n)}}))
 }
 
 func (c *copies) reassign(*rapid.T) {

@@ -164,7 +164,7 @@ func (w *world) report(t fataler, life Process, vouches []Vouch) {
 func (w *world) stop(t fataler, id int32) {
 	t.Helper()
 	w.Delete(Key{Type: KeyRegistration, Kind: KindBroker, ID: id})
-	plan, err := FenceBroker(w.State, w.Broker(id).Value.Process, false)
+	plan, err := FenceBroker(w.State, w.Broker(id).Value.Process)
 	w.apply(t, plan, err)
 	w.settle(t)
 }

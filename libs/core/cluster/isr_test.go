@@ -105,7 +105,7 @@ func TestLoweringAndRaisingMin(t *testing.T) {
 	w, p := minTwo(t)
 	set := func(v string) Partition {
 		t.Helper()
-		plan, err := AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"min.insync.replicas": v}})
+		plan, err := AlterTopic(w.State, AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"min.insync.replicas": v}})
 		w.apply(t, plan, err)
 		w.settle(t)
 		return w.now(p)

@@ -206,7 +206,7 @@ func TestElectUncleanWhereCleanIsPossible(t *testing.T) {
 
 func TestUncleanByConfigTakesTheLongest(t *testing.T) {
 	w, p := minTwo(t)
-	plan, err := AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"unclean.leader.election.enable": "true"}})
+	plan, err := AlterTopic(w.State, AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"unclean.leader.election.enable": "true"}})
 	w.apply(t, plan, err)
 	w.powerCut(t, 3)
 	w.start(t, 3, as(p, Cut, 1, 8))
@@ -227,7 +227,7 @@ func TestUncleanByConfigTakesTheLongest(t *testing.T) {
 	}
 	// A wait that a clean election ended is no wait.
 	w, p = minTwo(t)
-	plan, err = AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"unclean.leader.election.enable": "true"}})
+	plan, err = AlterTopic(w.State, AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"unclean.leader.election.enable": "true"}})
 	w.apply(t, plan, err)
 	w.powerCut(t, 3)
 	w.start(t, 3, as(p, Intact, 1, 8))

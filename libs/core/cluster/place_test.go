@@ -112,9 +112,9 @@ func TestMinISRAboveReplicationFactor(t *testing.T) {
 	}
 	wantReason(t, outcomes[0].Rejection, "INVALID_CONFIG")
 	w.create(t, "b", 1, 2)
-	_, err = AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "b", SetConfigs: map[string]string{"min.insync.replicas": "3"}})
+	_, err = AlterTopic(w.State, AlterTopicCommand{Name: "b", SetConfigs: map[string]string{"min.insync.replicas": "3"}})
 	wantReason(t, err, "INVALID_CONFIG")
-	plan, err := AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "b", SetConfigs: map[string]string{"min.insync.replicas": "2"}})
+	plan, err := AlterTopic(w.State, AlterTopicCommand{Name: "b", SetConfigs: map[string]string{"min.insync.replicas": "2"}})
 	w.apply(t, plan, err)
 	// A default of the mesh that is too high counts as far as it can.
 	c := w.Cluster()
@@ -128,7 +128,7 @@ func TestMinISRAboveReplicationFactor(t *testing.T) {
 func TestAddedPartitionsGoOnRound(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
 	id := w.create(t, "a", 2, 3)
-	plan, err := AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", Partitions: 4})
+	plan, err := AlterTopic(w.State, AlterTopicCommand{Name: "a", Partitions: 4})
 	w.apply(t, plan, err)
 	w.makeFolders(t)
 	for n, want := range [][]int32{{1, 2, 3}, {2, 3, 1}, {3, 1, 2}, {1, 2, 3}} {

@@ -76,14 +76,14 @@ func (m *model) stopBroker(t *rapid.T) {
 	m.wiped[id] = rapid.IntRange(0, 9).Draw(t, "wiped") == 0
 	m.Delete(Key{Type: KeyRegistration, Kind: KindBroker, ID: id})
 	if b := m.Broker(id); b != nil {
-		plan, err := FenceBroker(m.State, b.Value.Process, rapid.Bool().Draw(t, "leave"))
+		plan, err := FenceBroker(m.State, b.Value.Process)
 		m.write(t, plan, err)
 	}
 }
 
 func (m *model) hiccup(t *rapid.T) {
 	if b := m.Broker(m.brokerID(t)); b != nil {
-		plan, err := FenceBroker(m.State, b.Value.Process, false)
+		plan, err := FenceBroker(m.State, b.Value.Process)
 		m.write(t, plan, err)
 		plan, err = UnfenceBroker(m.State, b.Value.Process)
 		m.write(t, plan, err)
@@ -121,7 +121,7 @@ func (m *model) alterTopic(t *rapid.T) {
 	default:
 		c.SetConfigs = map[string]string{"unclean.leader.election.enable": rapid.SampledFrom([]string{"true", "false"}).Draw(t, "unclean")}
 	}
-	plan, err := AlterTopic(m.State, testLimits(), c)
+	plan, err := AlterTopic(m.State, c)
 	m.write(t, plan, err)
 }
 

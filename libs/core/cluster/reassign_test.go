@@ -502,12 +502,12 @@ func TestRemoveBroker(t *testing.T) {
 
 func TestAlterWhileReassigning(t *testing.T) {
 	w, p, _ := reassigned(t, 4, 5)
-	plan, err := AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", Partitions: 2})
+	plan, err := AlterTopic(w.State, AlterTopicCommand{Name: "a", Partitions: 2})
 	w.apply(t, plan, err)
 	w.makeFolders(t)
 	if q := w.Partition(p.Topic, 1).Value; len(q.Replicas) != 3 {
 		t.Errorf("%+v", q)
 	}
-	_, err = AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"min.insync.replicas": "3"}})
+	_, err = AlterTopic(w.State, AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"min.insync.replicas": "3"}})
 	wantReason(t, err, "INVALID_CONFIG")
 }

@@ -149,7 +149,7 @@ func TestLeaderEpochsNeverGoDownForAName(t *testing.T) {
 	if got := w.Partition(second, 0).Value.LeaderEpoch; got != last+1 {
 		t.Errorf("the next topic starts in epoch %d, want %d", got, last+1)
 	}
-	plan, err = AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", Partitions: 2})
+	plan, err = AlterTopic(w.State, AlterTopicCommand{Name: "a", Partitions: 2})
 	w.apply(t, plan, err)
 	w.makeFolders(t)
 	if got := w.Partition(second, 1).Value.LeaderEpoch; got != last+1 {
@@ -191,7 +191,7 @@ func TestDeletionEndsWhenAllConfirm(t *testing.T) {
 func TestAlterTopic(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
 	id := w.create(t, "a", 2, 1)
-	plan, err := AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"retention.ms": "5"}, Partitions: 4})
+	plan, err := AlterTopic(w.State, AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"retention.ms": "5"}, Partitions: 4})
 	w.apply(t, plan, err)
 	if p := w.Partition(id, 2).Value; !slices.Equal(p.Replicas, []int32{3}) {
 		t.Errorf("placement does not go on: %v", p.Replicas)
@@ -199,12 +199,12 @@ func TestAlterTopic(t *testing.T) {
 	if top := w.Topic(id).Value; top.Partitions != 4 || top.Configs["retention.ms"] != "5" {
 		t.Errorf("topic: %+v", top)
 	}
-	plan, err = AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", DeleteConfigs: []string{"retention.ms"}})
+	plan, err = AlterTopic(w.State, AlterTopicCommand{Name: "a", DeleteConfigs: []string{"retention.ms"}})
 	w.apply(t, plan, err)
 	if len(w.Topic(id).Value.Configs) != 0 {
 		t.Errorf("configs: %v", w.Topic(id).Value.Configs)
 	}
-	if plan, err := AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a"}); err != nil || !plan.IsEmpty() {
+	if plan, err := AlterTopic(w.State, AlterTopicCommand{Name: "a"}); err != nil || !plan.IsEmpty() {
 		t.Errorf("no change: %d writes, %v", plan.Len(), err)
 	}
 	for reason, c := range map[string]AlterTopicCommand{
@@ -212,7 +212,7 @@ func TestAlterTopic(t *testing.T) {
 		"INVALID_PARTITIONS": {Name: "a", Partitions: 3},
 		"INVALID_CONFIG":     {Name: "a", SetConfigs: map[string]string{"durability": "os"}},
 	} {
-		_, err := AlterTopic(w.State, testLimits(), c)
+		_, err := AlterTopic(w.State, c)
 		wantReason(t, err, reason)
 	}
 	for _, c := range []AlterTopicCommand{
@@ -220,10 +220,10 @@ func TestAlterTopic(t *testing.T) {
 		{Name: "a", SetConfigs: map[string]string{"min.insync.replicas": "2"}},
 		{Name: "a", SetConfigs: map[string]string{"retention.ms": "1"}, DeleteConfigs: []string{"retention.ms"}},
 	} {
-		_, err := AlterTopic(w.State, testLimits(), c)
+		_, err := AlterTopic(w.State, c)
 		wantReason(t, err, "INVALID_CONFIG")
 	}
-	_, err = AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: "a", Partitions: MaxPartitions + 1})
+	_, err = AlterTopic(w.State, AlterTopicCommand{Name: "a", Partitions: MaxPartitions + 1})
 	wantReason(t, err, "INVALID_PARTITIONS")
 }
 
@@ -262,7 +262,7 @@ func TestInternalTopic(t *testing.T) {
 	wantReason(t, err, "INVALID_TOPIC_NAME")
 	_, outcomes, _ = DeleteTopics(w.State, []string{OffsetsTopic})
 	wantReason(t, outcomes[0].Rejection, "INTERNAL_TOPIC")
-	_, err = AlterTopic(w.State, testLimits(), AlterTopicCommand{Name: OffsetsTopic, Partitions: 99})
+	_, err = AlterTopic(w.State, AlterTopicCommand{Name: OffsetsTopic, Partitions: 99})
 	wantReason(t, err, "INTERNAL_TOPIC")
 }
 

@@ -304,7 +304,7 @@ func TestWordsOfAnEarlierLife(t *testing.T) {
 	_, err = RegisterBroker(w.State, BrokerRegistration{Process: old, Address: "h1:1"})
 	wantReason(t, err, "STALE_INCARNATION")
 	for what, plan := range map[string]func() (Plan, error){
-		"fence":   func() (Plan, error) { return FenceBroker(w.State, old, false) },
+		"fence":   func() (Plan, error) { return FenceBroker(w.State, old) },
 		"unfence": func() (Plan, error) { return UnfenceBroker(w.State, old) },
 		"drop":    func() (Plan, error) { return DropRegistration(w.State, KindBroker, old) },
 		"leave":   func() (Plan, error) { plan, _, err := Leave(w.State, old, nil, false); return plan, err },
@@ -321,7 +321,7 @@ func TestWordsOfAnEarlierLife(t *testing.T) {
 func TestReplicasThatReturnUnderTheSameLife(t *testing.T) {
 	w, p := minTwo(t)
 	for _, b := range []int32{1, 2, 3} {
-		plan, err := FenceBroker(w.State, w.Broker(b).Value.Process, false)
+		plan, err := FenceBroker(w.State, w.Broker(b).Value.Process)
 		w.apply(t, plan, err)
 	}
 	w.settle(t)
@@ -344,7 +344,7 @@ func TestNobodyIsUnfencedWhileItIsNamedLeader(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
 	w.create(t, "a", 300, 3) // more elections than fit beside the fencing
 	life := w.Broker(1).Value.Process
-	plan, err := FenceBroker(w.State, life, false)
+	plan, err := FenceBroker(w.State, life)
 	w.apply(t, plan, err)
 	if plan, err := UnfenceBroker(w.State, life); err != nil || !plan.IsEmpty() {
 		t.Fatalf("%d writes, %v", plan.Len(), err)

@@ -282,7 +282,7 @@ func (s *adminServer) AlterTopic(ctx context.Context, req *controllerv1.AlterTop
 		if t := state.TopicByName(c.Name); planned && t != nil && t.Value.Partitions == c.Partitions {
 			c.Partitions = 0 // an earlier attempt whose answer was lost has done it
 		}
-		plan, err := cluster.AlterTopic(state, s.h.cfg.Limits, c)
+		plan, err := cluster.AlterTopic(state, c)
 		if err != nil || req.GetValidateOnly() {
 			return cluster.Plan{}, err
 		}

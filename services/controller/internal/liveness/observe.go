@@ -153,7 +153,7 @@ func (m *Monitor) fence(life cluster.Process, why string, proof bool) reconcile.
 			if reg := state.Registration(cluster.KindBroker, life.ID); !proof && reg != nil && reg.Value.Process == life {
 				return cluster.Plan{}, nil
 			}
-			plan, err := cluster.FenceBroker(state, life, false)
+			plan, err := cluster.FenceBroker(state, life)
 			changes = !plan.IsEmpty()
 			return plan, err
 		},
