@@ -66,14 +66,15 @@ func (a *app) printCluster(r *gatewayv1.DescribeClusterResponse) error {
 		UnderReplicatedPartitions: r.GetUnderReplicatedPartitions(), OfflinePartitions: r.GetOfflinePartitions(),
 		Generation: r.GetGeneration(), Revision: r.GetRevision(),
 	}
-	t := output.NewTable("SERVICE", "ADDRESS", "STATE", "RACK", "VERSION")
+	t := output.NewTable("SERVICE", "ADDRESS", "STATE", "RACK", "INCARNATION", "VERSION")
 	for _, s := range sortedServices(r) {
 		d.Services = append(d.Services, output.Service{
 			Name: serviceName(s), Kind: s.GetKind(), ID: s.GetProcess().GetId(), Incarnation: strconv.FormatUint(s.GetProcess().GetIncarnation(), 16),
 			Address: s.GetAddress(), Rack: s.GetRack(), Registered: s.GetRegistered(), Fenced: s.GetFenced(), Draining: s.GetDraining(),
 			Leads: s.GetLeads(), SoftwareVersion: s.GetSoftwareVersion(),
 		})
-		t.Row(serviceName(s), output.OrDash(s.GetAddress()), stateOf(s), output.OrDash(s.GetRack()), output.OrDash(s.GetSoftwareVersion()))
+		t.Row(serviceName(s), output.OrDash(s.GetAddress()), stateOf(s), output.OrDash(s.GetRack()),
+			strconv.FormatUint(s.GetProcess().GetIncarnation(), 16), output.OrDash(s.GetSoftwareVersion()))
 	}
 	if a.json() {
 		return output.JSON(a.Out, d)
