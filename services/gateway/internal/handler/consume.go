@@ -318,7 +318,14 @@ func (s *consumeStream) read() {
 func (s *consumeStream) grown() {
 	for _, name := range s.session.WholeTopics() {
 		if t := s.h.cfg.Images.Image().TopicByName(name); t != nil {
-			s.session.Grown(session.Topic{Name: name, ID: t.ID, Partitions: t.NumPartitions()})
+			grown := session.Topic{Name: name, ID: t.ID, Partitions: t.NumPartitions()}
+			for n := range grown.Partitions {
+				if s.session.Settings().Replica == nil {
+					break // only those who read from one broker care
+				}
+				grown.Replicas = append(grown.Replicas, t.Partition(n).GetReplicas())
+			}
+			s.session.Grown(grown)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/services/gateway/internal/session"
@@ -91,7 +92,11 @@ func (s *consumeStream) lookup(names []string) {
 				s.post(func(now time.Time) { s.session.LookedUp(now, nil, err) })
 				return
 			}
-			topics = append(topics, session.Topic{Name: name, ID: t.ID, Partitions: int32(len(t.Partitions))})
+			found := session.Topic{Name: name, ID: t.ID, Partitions: int32(len(t.Partitions)), Replicas: make([][]int32, len(t.Partitions))}
+			for i := range t.Partitions {
+				found.Replicas[i] = t.Partitions[i].Replicas
+			}
+			topics = append(topics, found)
 		}
 		s.post(func(now time.Time) { s.session.LookedUp(now, topics, nil) })
 	})
@@ -103,7 +108,7 @@ func (s *consumeStream) fetch(starts []client.FetchStart) {
 		limits := s.h.cfg.Limits
 		f, err := s.h.cfg.Mesh.NewFetcher(client.FetcherConfig{
 			CreditBytes: limits.FetchBytes, MaxResponseBytes: limits.MaxResponseBytes, MaxDecodedBytes: limits.MaxDecodedBytes,
-			Isolation: s.session.Settings().Isolation,
+			Isolation: s.session.Settings().Isolation, Replica: s.session.Settings().Replica,
 		})
 		if err != nil {
 			s.session.Fail(err)
@@ -123,7 +128,7 @@ func (s *consumeStream) resolve(asks []session.ConsumeResolve) {
 	patience := resolvePatience
 	for len(asks) > 0 && s.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(s.ctx, patience)
-		results := s.h.cfg.Mesh.ListOffsets(ctx, offsetQueries(asks), isolation)
+		results := s.listOffsets(ctx, offsetQueries(asks), isolation)
 		cancel()
 		patience = min(2*patience, maxResolvePatience)
 		var again []session.ConsumeResolve
@@ -151,6 +156,14 @@ func (s *consumeStream) resolve(asks []session.ConsumeResolve) {
 			return
 		}
 	}
+}
+
+// listOffsets asks the leaders, or the broker whose replicas are read.
+func (s *consumeStream) listOffsets(ctx context.Context, queries []client.OffsetQuery, isolation typev1.IsolationLevel) []client.OffsetResult {
+	if r := s.session.Settings().Replica; r != nil {
+		return s.h.cfg.Mesh.ListReplicaOffsets(ctx, *r, queries, isolation)
+	}
+	return s.h.cfg.Mesh.ListOffsets(ctx, queries, isolation)
 }
 
 // offsetQueries are the questions of all asks, in order.

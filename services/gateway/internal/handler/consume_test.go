@@ -112,6 +112,42 @@ func TestConsumeByHand(t *testing.T) {
 	})
 }
 
+// TestConsumeFromOneReplica reads what one broker holds of a topic, from that
+// broker, and refuses partitions that it does not hold.
+func TestConsumeFromOneReplica(t *testing.T) {
+	r := newRig(t, func(_ *Limits, m *fakeMesh, _ *Config) {
+		m.onFetch = serve(record.Record{Offset: 0, Value: []byte("v")})
+	})
+	c := r.subscribe(t, testContext(t), &gatewayv1.ConsumeOpen{Topics: []string{"a"}, StartAt: gatewayv1.StartAt_START_AT_EARLIEST, Replica: ptr(int32(1))})
+	c.get()
+	read := map[int32]bool{}
+	for range 2 { // partitions 0 and 2
+		m := c.until("an assignment", func(m *gatewayv1.ConsumeResponse) bool { return m.GetAssigned() != nil })
+		read[m.GetAssigned().GetPartition()] = true
+	}
+	if !read[0] || !read[2] {
+		t.Errorf("partitions %v", read)
+	}
+	c.until("records", func(m *gatewayv1.ConsumeResponse) bool { return m.GetRecords() != nil })
+	r.mesh.mu.Lock()
+	if cfg := r.mesh.fetchers[0].cfg; cfg.Replica == nil || *cfg.Replica != 1 || r.mesh.replicaAsked != 1 {
+		t.Errorf("fetched from %v, asked %d", cfg.Replica, r.mesh.replicaAsked)
+	}
+	r.mesh.mu.Unlock()
+
+	for _, o := range []*gatewayv1.ConsumeOpen{
+		{Partitions: []*gatewayv1.ConsumePartition{{Topic: "a", Partition: 1}}, Replica: ptr(int32(1))},
+		{Topics: []string{"a"}, Replica: ptr(int32(9))},
+		{Topics: []string{"a"}, Replica: ptr(int32(-1))},
+		{Topics: []string{"a"}, Group: "g", Replica: ptr(int32(1))},
+	} {
+		c := r.subscribe(t, testContext(t), o)
+		if _, err := c.Recv(); reason(err) != "INVALID_REQUEST" {
+			t.Errorf("%v: %v", o, err)
+		}
+	}
+}
+
 // TestConsumeWithOneMessage is what grpcurl does: open, half-close, read to the end.
 func TestConsumeWithOneMessage(t *testing.T) {
 	r := newRig(t, func(_ *Limits, m *fakeMesh, _ *Config) {

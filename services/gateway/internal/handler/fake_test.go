@@ -64,6 +64,7 @@ type fakeMesh struct {
 	commitResult client.CommitResult
 	committed    []client.CommitOffset
 	groupErr     error
+	replicaAsked int32 // broker of the last ListReplicaOffsets
 }
 
 func newFakeMesh() *fakeMesh { return &fakeMesh{topics: map[string]int32{"a": 3}} }
@@ -116,7 +117,11 @@ func (m *fakeMesh) Topic(_ context.Context, name string) (*client.Topic, error) 
 	if !ok {
 		return nil, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_TOPIC, "there is no topic %q", name)
 	}
-	return &client.Topic{Name: name, ID: topicA, Partitions: make([]client.Partition, n)}, nil
+	t := &client.Topic{Name: name, ID: topicA, Partitions: make([]client.Partition, n)}
+	for i := range t.Partitions { // on two of brokers 1 to 3 each
+		t.Partitions[i].Replicas = []int32{int32(i)%3 + 1, int32(i+1)%3 + 1}
+	}
+	return t, nil
 }
 
 func (m *fakeMesh) ListOffsets(_ context.Context, queries []client.OffsetQuery, _ typev1.IsolationLevel) []client.OffsetResult {
@@ -129,6 +134,13 @@ func (m *fakeMesh) ListOffsets(_ context.Context, queries []client.OffsetQuery, 
 		}
 	}
 	return out
+}
+
+func (m *fakeMesh) ListReplicaOffsets(ctx context.Context, broker int32, queries []client.OffsetQuery, isolation typev1.IsolationLevel) []client.OffsetResult {
+	m.mu.Lock()
+	m.replicaAsked = broker
+	m.mu.Unlock()
+	return m.ListOffsets(ctx, queries, isolation)
 }
 
 func (m *fakeMesh) DescribeReplicas(_ context.Context, p []client.TopicPartition, _ bool) []client.ReplicaResult {

@@ -46,6 +46,7 @@ type Mesh interface {
 	JoinGroup(cfg client.MemberConfig) (Member, error)
 	Topic(ctx context.Context, name string) (*client.Topic, error)
 	ListOffsets(ctx context.Context, queries []client.OffsetQuery, isolation typev1.IsolationLevel) []client.OffsetResult
+	ListReplicaOffsets(ctx context.Context, broker int32, queries []client.OffsetQuery, isolation typev1.IsolationLevel) []client.OffsetResult
 	DescribeReplicas(ctx context.Context, partitions []client.TopicPartition, leadersOnly bool) []client.ReplicaResult
 	DeleteRecords(ctx context.Context, wanted []client.RecordsToDelete) []client.DeletedRecords
 	DigestReplicas(ctx context.Context, queries []client.DigestQuery) []client.DigestResult

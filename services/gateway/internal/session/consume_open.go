@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
@@ -48,6 +49,7 @@ type ConsumeSettings struct {
 	Isolation          typev1.IsolationLevel
 	CreditBytes        int64
 	LeaveOffsets       bool
+	Replica            *int32 // broker whose replicas are read; nil: the leaders
 
 	partitions []*gatewayv1.ConsumePartition
 	positions  map[name]*gatewayv1.ConsumePosition
@@ -106,6 +108,7 @@ func consumeSettings(o *gatewayv1.ConsumeOpen, limits ConsumeLimits) (ConsumeSet
 		MemberID: o.GetMemberId(), InstanceID: o.GetInstanceId(), Attach: o.GetAttach(), Assignor: o.GetAssignor(),
 		StartAt: o.GetStartAt(), StartTimestampMs: o.GetStartTimestampMs(), StopAtEnd: o.GetStopAtEnd(),
 		MaxMessageBytes: int(o.GetMaxMessageBytes()), Isolation: o.GetIsolationLevel(), CreditBytes: o.GetCreditBytes(), LeaveOffsets: o.GetLeaveOffsets(),
+		Replica:    o.Replica,
 		partitions: o.GetPartitions(), positions: map[name]*gatewayv1.ConsumePosition{},
 	}
 	var errs []error
@@ -160,6 +163,9 @@ func (s *ConsumeSettings) checkWhat(bad func(string, ...any)) {
 			bad("topics holds an empty name")
 		}
 	}
+	if s.Replica != nil && *s.Replica < 0 {
+		bad("replica is %d; name a broker by its id, or leave it out to read from leaders", *s.Replica)
+	}
 	if s.Group == "" {
 		if len(s.Topics) == 0 && len(s.partitions) == 0 {
 			bad("nothing to read; set topics, or partitions")
@@ -171,6 +177,9 @@ func (s *ConsumeSettings) checkWhat(bad func(string, ...any)) {
 			bad("member_id, instance_id, attach and assignor belong to a group; set group, or leave them out")
 		}
 	} else {
+		if s.Replica != nil {
+			bad("replica and a group exclude each other: a group reads from leaders; leave one out")
+		}
 		if len(s.Group) > maxGroupName {
 			bad("the group name has %d bytes; use at most %d", len(s.Group), maxGroupName)
 		}
@@ -235,6 +244,14 @@ type Topic struct {
 	Name       string
 	ID         [16]byte
 	Partitions int32
+	// Replicas lists, by partition, the brokers that hold it.
+	Replicas [][]int32
+}
+
+// readable reports whether the stream may read a partition: it may have asked for
+// one broker's replicas.
+func (s *ConsumeSettings) readable(t Topic, partition int32) bool {
+	return s.Replica == nil || int(partition) < len(t.Replicas) && slices.Contains(t.Replicas[partition], *s.Replica)
 }
 
 // LookedUp answers a ConsumeLookup.
@@ -287,6 +304,9 @@ func (c *Consume) manual(topics []Topic) ([]client.AssignedPartition, error) {
 			return nil, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_PARTITION,
 				"topic %q has no partition %d; its %d partitions are 0 to %d", t.Name, p.GetPartition(), t.Partitions, t.Partitions-1).With("topic", t.Name)
 		}
+		if !c.settings.readable(t, p.GetPartition()) {
+			return nil, c.noReplica(t, p.GetPartition())
+		}
 		offset := int64(-1)
 		if p.Offset != nil {
 			offset = p.GetOffset()
@@ -296,8 +316,15 @@ func (c *Consume) manual(topics []Topic) ([]client.AssignedPartition, error) {
 	for _, topic := range c.settings.Topics {
 		t := byName[topic]
 		c.counts[topic] = t.Partitions
+		held := false
 		for n := range t.Partitions {
-			add(t, n, -1)
+			if c.settings.readable(t, n) {
+				add(t, n, -1)
+				held = true
+			}
+		}
+		if !held && t.Partitions > 0 {
+			return nil, c.noReplica(t, -1)
 		}
 	}
 	if len(out) > c.limits.MaxPartitions {
@@ -305,6 +332,17 @@ func (c *Consume) manual(topics []Topic) ([]client.AssignedPartition, error) {
 			"the topics have %d partitions; one stream reads at most %d, so use several streams, or a group", len(out), c.limits.MaxPartitions)
 	}
 	return out, nil
+}
+
+// noReplica says that the broker asked for does not hold a partition, or, for -1,
+// any of a topic's.
+func (c *Consume) noReplica(t Topic, partition int32) error {
+	if partition < 0 {
+		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "broker %d holds no replica of topic %q; see which ones do with a description of the topic",
+			*c.settings.Replica, t.Name).With("topic", t.Name)
+	}
+	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "broker %d holds no replica of partition %d of topic %q; see which ones do with a description of the topic",
+		*c.settings.Replica, partition, t.Name).With("topic", t.Name)
 }
 
 // WholeTopics lists the topics that the stream reads whole, without a group; their
@@ -325,7 +363,7 @@ func (c *Consume) Grown(t Topic) {
 	}
 	for n := had; n < t.Partitions && len(c.parts) < c.limits.MaxPartitions; n++ {
 		id := client.TopicPartition{TopicID: t.ID, Partition: n}
-		if _, held := c.parts[id]; held {
+		if _, held := c.parts[id]; held || !c.settings.readable(t, n) {
 			continue
 		}
 		c.add(client.AssignedPartition{OwnedPartition: client.OwnedPartition{TopicPartition: id}, Topic: t.Name, StartOffset: 0, StartLeaderEpoch: -1},
