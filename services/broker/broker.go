@@ -53,6 +53,7 @@ type Broker struct {
 	registrar *registry.Registrar
 	replicas  atomic.Pointer[replica.Manager]
 	regressed atomic.Pointer[rpc.Error] // etcd went back in time; nil: it did not
+	leaving   atomic.Bool               // it has asked for leave, and registers no more
 }
 
 // New checks the configuration and listens. Nothing runs before Run.

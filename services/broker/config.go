@@ -36,6 +36,7 @@ type Config struct {
 	ReplicaLagTimeMaxMs int64 `config:"replica.lag.time.max.ms" default:"10000" help:"Milliseconds for which a follower may not have caught up with its leader before it leaves the in-sync set."`
 	ReplicaFetchWindow  int64 `config:"replica.fetch.window.bytes" default:"1048576" help:"Bytes of one partition that may be on their way to this broker, as a follower, before it has stored them; a larger batch goes alone."`
 
+	ControlledShutdown     bool  `config:"controlled.shutdown.enable" default:"true" help:"Have the leaderships moved to other brokers before an orderly stop, for at most a third of shutdown.timeout."`
 	ProducerIDExpirationMs int64 `config:"producer.id.expiration.ms" default:"86400000" help:"Milliseconds for which a partition remembers an idempotent producer that sends nothing; a retry that comes later is refused."`
 
 	ReserveBytes      int64 `config:"log.dir.reserve.bytes" default:"-1" help:"Bytes of each disk that records may not fill, kept for deletions, cleaning and checkpoints; the first half also for internal topics. Below them produce is refused with DISK_FULL. -1: a twentieth of the disk, at most 1 GiB. 0: none."`

@@ -55,6 +55,7 @@ func (b *Broker) Run(ctx context.Context) (err error) {
 	b.group.Add("replicas", b.runReplicas)
 	b.group.Add("vouching", b.runVouching)
 	b.group.Add("drain", b.runDrain)
+	b.group.Add("leave", b.runLeave)
 	return b.group.Run(ctx)
 }
 
@@ -190,7 +191,7 @@ func (b *Broker) runReplicas(ctx context.Context, ready func()) error {
 	b.applyImages(ctx, m, ready)
 	watching.Wait()
 	// The clock goes on while what is in flight ends: deadlines hold to the last.
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.ShutdownTimeout/2)
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.ShutdownTimeout/3)
 	defer cancel()
 	b.following.Close() // a follower of others would never come to rest
 	err := m.Stop(stop)
@@ -259,6 +260,10 @@ func (b *Broker) runVouching(ctx context.Context, ready func()) error {
 	for {
 		image, changed := b.watcher.Watch()
 		var again <-chan time.Time
+		if b.leaving.Load() {
+			<-ctx.Done() // leave ends with the process: to register would take it back
+			return nil
+		}
 		if b.unfenced(image) {
 			ready()
 			accepted = 0
@@ -327,13 +332,12 @@ func (b *Broker) register(ctx context.Context, image *metadata.Image) error {
 	return nil
 }
 
-// runDrain is last to start and so first to stop: clients are sent away before
-// anything they use ends.
+// runDrain stops before everything that clients use: they are sent away first.
 func (b *Broker) runDrain(ctx context.Context, ready func()) error {
 	b.server.SetServing(true)
 	ready()
 	<-ctx.Done()
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.ShutdownTimeout/2)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.ShutdownTimeout/3)
 	defer cancel()
 	b.server.Shutdown(drain)
 	return nil

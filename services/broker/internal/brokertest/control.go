@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
 	"github.com/leat-io/leat/libs/topicid"
 )
@@ -128,4 +130,12 @@ func (c *Controller) Regress(generation, revision int64, etcdClusterID uint64) {
 	if etcdClusterID != 0 {
 		c.control.etcd = etcdClusterID
 	}
+}
+
+// Fence has a broker's record show it fenced and leaving; within Change, OnReport or
+// OnLeave.
+func (c *Controller) Fence(id int32) {
+	b := proto.CloneOf(c.brokers[id])
+	b.Fenced, b.Draining = true, true
+	c.brokers[id] = b
 }

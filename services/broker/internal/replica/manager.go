@@ -428,6 +428,19 @@ func (m *Manager) Busy() bool {
 	return false
 }
 
+// Leads reports whether a replica here leads.
+func (m *Manager) Leads() bool {
+	for _, r := range m.all() {
+		r.mu.Lock()
+		leads := r.core.Leads()
+		r.mu.Unlock()
+		if leads {
+			return true
+		}
+	}
+	return false
+}
+
 // LeaseRenewed says when the lease of the broker's registration was last asked to be
 // renewed, with success.
 func (m *Manager) LeaseRenewed(asked time.Time) {
