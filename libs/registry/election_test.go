@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
 
@@ -221,6 +222,31 @@ func TestTransactionLimitFitsEtcds(t *testing.T) {
 	}
 	if _, err := c.term.Load().Commit(t.Context(), nil, append(ops, clientv3.OpPut("/leat/y", "v"))); err == nil {
 		t.Error("more operations than agreed were let through")
+	}
+}
+
+// An etcd whose quota is used up refuses for certain: there is nothing to settle.
+func TestFullEtcdRefuses(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, etcdtest.Start(t))
+	addr, _ := listen(t, controller, 1, 1)
+	c := stand(t, client, 1, addr, time.Minute)
+	eventually(t, "it leads", c.leads)
+	status, err := client.Status(t.Context(), client.Endpoints()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	alarm := &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: status.Header.MemberId, Alarm: etcdserverpb.AlarmType_NOSPACE}
+	if _, err := etcdserverpb.NewMaintenanceClient(client.ActiveConnection()).Alarm(t.Context(), alarm); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.term.Load().Commit(t.Context(), nil, put("/leat/x", "1"))
+	if err == nil || errors.Is(err, ErrUnknown) || errors.Is(err, ErrDeposed) || errors.Is(err, ErrConflict) {
+		t.Errorf("without space: %v", err)
+	}
+	got, err := client.Get(t.Context(), "/leat/x")
+	if err != nil || len(got.Kvs) != 0 {
+		t.Errorf("it took place: %v, %v", got, err)
 	}
 }
 

@@ -79,6 +79,10 @@ func (t *Term) Commit(ctx context.Context, comparisons []clientv3.Cmp, ops []cli
 // refused tells whether etcd answered that it will not do this, ever; then the
 // outcome is known.
 func refused(err error) bool {
+	// With its quota used up, or with too much to do, etcd refuses before it begins.
+	if errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrTooManyRequests) {
+		return true
+	}
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.NotFound:
 		return true

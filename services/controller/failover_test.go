@@ -31,6 +31,7 @@ func TestKilledLeaderIsReplaced(t *testing.T) {
 	m.create(w, admin, "before", 1)
 	old := m.leader(all...)
 	election := w.Image().ControllerLeader().GetElectionRevision()
+	begun := time.Now()
 	old.kill()
 	var rest []*proc
 	for _, p := range all {
@@ -39,6 +40,7 @@ func TestKilledLeaderIsReplaced(t *testing.T) {
 		}
 	}
 	m.leader(rest...)
+	t.Logf("replaced after %v", time.Since(begun))
 	m.create(w, admin, "after", 1)
 	if got := w.Image().ControllerLeader().GetElectionRevision(); got <= election {
 		t.Errorf("election revision %d after %d", got, election)

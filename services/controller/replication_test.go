@@ -242,3 +242,83 @@ func TestManyLeadershipsMoveAtOnce(t *testing.T) {
 		t.Errorf("%d partitions without a leader", n)
 	}
 }
+
+// An internal topic that was made with one broker gets its replicas as others come,
+// and needs more of them in sync once they are.
+func TestInternalTopicIsRaised(t *testing.T) {
+	m := newMesh(t)
+	m.controller(1, func(c *Config) { c.OffsetsTopicNumPartitions = 4 })
+	w := m.gateway()
+	one := m.broker(1, 11)
+	m.awaitUnfenced(w, one)
+	c := m.controllers(w)
+	if _, err := c.EnsureInternalTopic(m.ctx(), &controllerv1.EnsureInternalTopicRequest{Name: "__consumer_offsets"}); err != nil {
+		t.Fatal(err)
+	}
+	all := func(check func(*controllerv1.Partition) bool) bool {
+		topic := w.Image().TopicByName("__consumer_offsets")
+		return topic != nil && topic.NumPartitions() == 4 &&
+			!slices.ContainsFunc(topic.Partitions(), func(p *controllerv1.Partition) bool { return !check(p) })
+	}
+	eventually(t, "it is led by the one there is", func() bool {
+		return all(func(p *controllerv1.Partition) bool { return p.GetLeader().GetId() == 1 && len(p.GetReplicas()) == 1 })
+	})
+	two, three := m.broker(2, 21), m.broker(3, 31)
+	eventually(t, "every partition has three replicas", func() bool {
+		return all(func(p *controllerv1.Partition) bool {
+			return p.GetLeader().GetId() == 1 && len(p.GetReplicas()) == 3 && len(p.GetIsr()) == 1
+		})
+	})
+	if p := one.record("__consumer_offsets", 0); p.GetMinIsr() != 1 {
+		t.Errorf("it needs %d before they are in sync", p.GetMinIsr())
+	}
+	for _, back := range []*fake{two, three} {
+		eventually(t, "broker 1 sees the newcomer", func() bool {
+			p := one.record("__consumer_offsets", 3)
+			return len(p.GetReplicas()) == 3 && !one.watch.Image().Broker(back.process.GetId()).GetFenced() && one.watch.Image().Broker(back.process.GetId()) != nil
+		})
+	}
+	for n := range int32(4) {
+		eventually(t, "all three are in sync", func() bool {
+			_, err := one.propose(c, one.record("__consumer_offsets", n), one.process, two.process, three.process)
+			return err == nil && len(w.Image().TopicByName("__consumer_offsets").Partition(n).GetIsr()) == 3
+		})
+	}
+	eventually(t, "it needs two in sync", func() bool {
+		for n := range int32(4) {
+			if two.record("__consumer_offsets", n).GetMinIsr() != 2 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// The controller that leads and a broker die at once: the next one has its verdict
+// ready.
+func TestControllerAndBrokerDieTogether(t *testing.T) {
+	m := newMesh(t)
+	long := func(c *Config) { c.LeaseTTL = 10 * time.Minute }
+	one := m.controller(1, long)
+	m.leader(one)
+	two := m.controller(2, long)
+	<-two.Ready()
+	w := m.gateway()
+	brokers := m.three(w)
+	topic := m.createReplicated(w, m.controllers(w), "a", 3, 3)
+	begun := time.Now()
+	one.kill()
+	brokers[0].kill()
+	eventually(t, "every partition is led by another broker", func() bool {
+		for n := range int32(3) {
+			if p := w.Image().Partition(topic.ID, n); p.GetLeader() == nil || p.GetLeader().GetId() == 1 {
+				return false
+			}
+		}
+		return true
+	})
+	t.Logf("led again after %v", time.Since(begun))
+	if !two.IsLeading() {
+		t.Error("the standby does not lead")
+	}
+}

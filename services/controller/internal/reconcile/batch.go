@@ -41,7 +41,7 @@ func (t *tenure) serveBatch(ctx context.Context, first *request) (*request, erro
 			again = append(again, p)
 			trouble = worst(trouble, r.Err)
 		} else {
-			t.settle(p.request.Command, p.effects, r.Revision)
+			t.tally(p.request.Command, p.effects, r.Revision)
 			if p.request.Done != nil {
 				p.request.Done(r.Revision)
 			}

@@ -204,7 +204,7 @@ func unavailable(silent time.Duration) *rpc.Error {
 // registry.Election.
 func (l *Loop) Lead(ctx context.Context, term *registry.Term) {
 	t := &tenure{
-		loop: l, term: term, writer: store.NewWriter(l.cfg.Store, term), waits: newWaits(l.cfg),
+		loop: l, term: term, writer: store.NewWriter(l.cfg.Store, term), waits: newWaits(l.cfg), failing: map[string]string{},
 		rebalance: time.Now().Add(l.cfg.RebalanceInterval),
 	}
 	if err := l.cfg.Store.WaitRevision(ctx, term.ElectionRevision()); err != nil {

@@ -149,8 +149,8 @@ func (e *effects) members(state *cluster.State, next cluster.Partition) {
 	e.partitions[id] = change
 }
 
-// settle counts what has taken place by now, and tells of the elections in one line.
-func (t *tenure) settle(c Command, e *effects, revision int64) {
+// tally counts what has taken place by now, and tells of the elections in one line.
+func (t *tenure) tally(c Command, e *effects, revision int64) {
 	kinds := map[ElectionKind]int64{}
 	var lost, shrinks, expands, fenced int64
 	var sample []string

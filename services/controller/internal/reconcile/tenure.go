@@ -18,8 +18,10 @@ type tenure struct {
 	loop   *Loop
 	term   *registry.Term
 	writer *store.Writer
-	tidied int64 // revision at which there was nothing to reconcile
+	tidied store.Version // at which there was nothing to reconcile
 	waits  *waits
+	// failing is what was logged last of commands that fail.
+	failing map[string]string
 	// rebalance is when to look for preferred leaders next.
 	rebalance time.Time
 }
@@ -70,15 +72,13 @@ func (t *tenure) tidy(ctx context.Context) error {
 		commands = t.loop.cfg.Observe(state, revision)
 	})
 	for _, c := range commands {
-		if _, err := t.carryOut(ctx, c); err != nil {
-			if errors.Is(err, ErrGiveWay) {
-				t.term.GiveWay()
-				return err
-			}
-			if over(ctx, err) {
-				return err
-			}
-			t.loop.cfg.Logger.Warn("cannot carry out what was observed, trying again", "command", c.Name, "error", err)
+		_, err := t.carryOut(ctx, c)
+		if errors.Is(err, ErrGiveWay) {
+			t.term.GiveWay()
+			return err
+		}
+		if err := t.report(ctx, c.Name, err); err != nil {
+			return err
 		}
 	}
 	if err := t.reconcile(ctx); err != nil {
@@ -96,17 +96,20 @@ func (t *tenure) reconcile(ctx context.Context) error {
 	store := t.loop.cfg.Store
 	overdue := false
 	store.View(func(state *cluster.State, _ int64) { overdue = t.waits.update(cluster.Waiting(state)) })
-	for overdue || store.Revision() != t.tidied {
+	for overdue || store.Version() != t.tidied {
 		overdue = false
-		empty, at := false, store.Revision()
+		empty, at := false, store.Version()
 		var moves map[cluster.Process][]int32
 		_, err := t.carryOut(ctx, Command{Name: "reconcile", Plan: func(state *cluster.State, _ int) (cluster.Plan, error) {
 			plan, err := cluster.Reconcile(state, cluster.Hints{Overdue: t.waits.overdue})
 			empty, moves = plan.IsEmpty(), shardMoves(state, plan)
 			return plan, err
 		}})
+		if err := t.report(ctx, "reconcile", err); err != nil {
+			return err
+		}
 		if err != nil {
-			return t.report(ctx, "reconcile", err)
+			return nil
 		}
 		t.logMoves(moves)
 		switch {
@@ -121,10 +124,18 @@ func (t *tenure) reconcile(ctx context.Context) error {
 
 // report logs a failure that is tried again, and returns one that ends the term.
 func (t *tenure) report(ctx context.Context, what string, err error) error {
-	if err == nil || over(ctx, err) {
+	if err == nil {
+		delete(t.failing, what)
+		return nil
+	}
+	if over(ctx, err) {
 		return err
 	}
-	t.loop.cfg.Logger.Error("cannot bring the metadata in order, trying again", "command", what, "error", err)
+	// Once per trouble: this comes again with every tick.
+	if text := err.Error(); t.failing[what] != text {
+		t.failing[what] = text
+		t.loop.cfg.Logger.Error("cannot bring the metadata in order, trying again", "command", what, "error", err)
+	}
 	return nil
 }
 
@@ -254,7 +265,7 @@ func (t *tenure) carryOn(ctx context.Context, c Command, e *effects, attempt int
 		var revision int64
 		revision, err = t.writer.Write(ctx, plan)
 		if err == nil {
-			t.settle(c, e, revision)
+			t.tally(c, e, revision)
 			if c.Done != nil {
 				c.Done(revision)
 			}

@@ -44,6 +44,7 @@ type Store struct {
 	mu        sync.RWMutex
 	state     *cluster.State
 	revision  int64     // state is etcd's at this revision; 0 before the first list
+	memories  int64     // how often something was remembered
 	confirmed time.Time // when etcd last confirmed the revision
 	changed   chan struct{}
 	subs      map[*Subscription]struct{}
@@ -94,7 +95,19 @@ func (s *Store) Remember(change func(state *cluster.State)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(s.state)
+	s.memories++
 }
+
+// Version tells states apart, also by what was remembered: the revision alone stays
+// in a quiet mesh.
+func (s *Store) Version() Version {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return Version{revision: s.revision, memories: s.memories}
+}
+
+// Version is a state of the store; the zero value is none.
+type Version struct{ revision, memories int64 }
 
 // Revision is the etcd revision that the state shows; 0 before the first.
 func (s *Store) Revision() int64 {

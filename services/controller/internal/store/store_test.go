@@ -250,3 +250,18 @@ func TestQuietEtcdIsNotSilent(t *testing.T) {
 		}
 	}
 }
+
+// What is remembered beside etcd's records is news, too, although no revision moves.
+func TestVersionSeesWhatIsRemembered(t *testing.T) {
+	s, _ := newStore(t)
+	before, revision := s.Version(), s.Revision()
+	s.Remember(func(state *cluster.State) {
+		state.SetVouches(cluster.BrokerRegistration{Process: cluster.Process{ID: 1, Incarnation: 1}})
+	})
+	if s.Version() == before || s.Revision() != revision {
+		t.Errorf("version %v after %v, revision %d after %d", s.Version(), before, s.Revision(), revision)
+	}
+	if at := s.Version(); at != s.Version() {
+		t.Error("it changes by itself")
+	}
+}
