@@ -90,6 +90,7 @@ type batch struct {
 	alone    bool // when it was sent last, nothing before it was without an end
 
 	records   int            // sealed in it
+	rank      int64          // of its number among all of the partition
 	number    producerNumber // of an idempotent producer; noNumber: none yet
 	encoded   producerNumber // what is in bytes
 	unknownAt int32          // highest leader epoch at which an attempt may have stored it; -1: none
@@ -240,7 +241,7 @@ func (a *accumulator) hasRoom() bool {
 		// A part that has to be split again must not be overtaken.
 		limit = 1
 	}
-	if a.ids != nil && (len(a.ready) == 0 || !a.ready[0].numbered()) && !a.ids.mayNumber(len(a.inflight)) {
+	if a.ids != nil && (len(a.ready) == 0 || !a.ready[0].numbered()) && !a.ids.mayNumber(a.inflight) {
 		return false
 	}
 	return !a.recovering && len(a.inflight) < limit

@@ -310,7 +310,7 @@ func (a *accumulator) split(b *batch) error {
 		p := &batch{
 			seq: b.seq + int64(i)*(b.room/2), room: b.room / 2, bytes: bytes, waiters: b.waiters[:half:half], created: b.created, deadline: b.deadline,
 			attempts: b.attempts, unknown: b.unknown, last: b.last, reported: b.reported, over: make(chan struct{}), parent: b,
-			records: len(part), number: noNumber, encoded: noNumber, unknownAt: b.unknownAt,
+			records: len(part), rank: b.rank, number: noNumber, encoded: noNumber, unknownAt: b.unknownAt,
 		}
 		if b.numbered() {
 			// The halves take the place of the whole, so that what follows keeps its own.

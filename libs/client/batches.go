@@ -20,8 +20,8 @@ const defaultAckTimeout = 30 * time.Second
 
 // ProduceBatch appends one encoded batch, in one attempt, at the partition's
 // leader: no batching and no retry. The fence is for shards. The error's outcome
-// says whether the batch may have been stored; when ctx ends before an answer it is
-// UNKNOWN. The batch must not be changed until ProduceBatch returns; not even then
+// says whether the batch may have been stored; when ctx ends before an answer, or
+// another broker has become the leader, it is UNKNOWN. The batch must not be changed until ProduceBatch returns; not even then
 // if it returned an error with an UNKNOWN outcome.
 //
 // Batches for one partition go out in the order of the calls, if each call begins
@@ -47,18 +47,43 @@ func (c *Client) ProduceBatch(ctx context.Context, p TopicPartition, batch []byt
 		c.mayPass(p, leader.Addr, err)
 		return none, err
 	}
-	select {
-	case a := <-answered:
-		if a.err == nil {
-			return Produced{BaseOffset: a.offset, LeaderEpoch: a.epoch}, nil
+	return c.awaitBatch(ctx, p, leader, call, answered)
+}
+
+// batchDesertedWait is how long the answer of a broker that no longer leads is still
+// waited for.
+const batchDesertedWait = 250 * time.Millisecond
+
+// awaitBatch waits for the answer to a batch, as long as its leader leads.
+func (c *Client) awaitBatch(ctx context.Context, p TopicPartition, leader Leader, call *produceCall, answered chan produceAnswer) (Produced, error) {
+	none := Produced{BaseOffset: -1, LeaderEpoch: -1}
+	changed := c.source.Changed()
+	var deserted <-chan time.Time
+	for {
+		if l, ok := c.leader(p); ok && deserted == nil && l.Epoch > leader.Epoch && l.Addr != leader.Addr {
+			timer := time.NewTimer(batchDesertedWait)
+			defer timer.Stop()
+			deserted = timer.C
 		}
-		c.mayPass(p, a.addr, a.err)
-		return none, a.err
-	case <-ctx.Done():
-		e := contextError(ctx, "wait for the acknowledgement of a batch", nil)
+		var gaveUp *rpc.Error
+		select {
+		case a := <-answered:
+			if a.err == nil {
+				return Produced{BaseOffset: a.offset, LeaderEpoch: a.epoch}, nil
+			}
+			c.mayPass(p, a.addr, a.err)
+			return none, a.err
+		case <-changed:
+			changed = c.source.Changed()
+			continue
+		case <-deserted:
+			gaveUp = rpc.Errorf(reasonConnectionLost, "broker %s no longer leads partition %v and has not answered", leader.Addr, p)
+		case <-ctx.Done():
+			gaveUp = contextError(ctx, "wait for the acknowledgement of a batch", nil)
+		}
 		if c.batches.withdraw(leader.Addr, call) {
-			return none, e.WithOutcome(outcomeNotDone)
+			return none, gaveUp.WithOutcome(outcomeNotDone)
 		}
-		return none, e.WithOutcome(outcomeUnknown)
+		return none, gaveUp.WithOutcome(outcomeUnknown)
 	}
 }

@@ -71,6 +71,7 @@ type fakeMesh struct {
 	asked    int // metadata requests
 	cluster  string
 	lastID   int64 // producer id handed out
+	deaf     int32 // a broker that answers nothing
 
 	// onInit may refuse to hand out a producer id; nil: it is handed out.
 	onInit func(b *fakeBroker) *rpc.Error
@@ -251,7 +252,18 @@ func (m *fakeMesh) kill(id int32) {
 	<-b.served
 }
 
-func (b *fakeBroker) GetMetadata(_ context.Context, req *brokerv1.GetMetadataRequest) (*brokerv1.GetMetadataResponse, error) {
+// silence blocks while the broker answers nothing.
+func (b *fakeBroker) silence(ctx context.Context) {
+	b.m.mu.Lock()
+	deaf := b.m.deaf == b.id
+	b.m.mu.Unlock()
+	if deaf {
+		<-ctx.Done()
+	}
+}
+
+func (b *fakeBroker) GetMetadata(ctx context.Context, req *brokerv1.GetMetadataRequest) (*brokerv1.GetMetadataResponse, error) {
+	b.silence(ctx)
 	m := b.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -358,6 +370,10 @@ func (b *fakeBroker) Produce(stream brokerv1.LogService_ProduceServer) error {
 		var req brokerv1.ProduceRequest
 		payload, err := rpc.Recv(stream, &req)
 		if err != nil {
+			return nil
+		}
+		b.silence(stream.Context())
+		if stream.Context().Err() != nil {
 			return nil
 		}
 		res, f := b.take(req.GetBatch(), payload.Bytes())

@@ -28,6 +28,7 @@ type sequences struct {
 	id    int64 // none: the batches wait
 	epoch int16
 	next  int32
+	given int64 // numbers so far
 	// brokenAt is the place in line of the newest batch that was given up after it
 	// had got a number; 0: there is none. What comes after it needs a new epoch.
 	brokenAt int64
@@ -55,7 +56,7 @@ func newSequences() *sequences { return &sequences{id: record.NoProducerID} }
 
 // adopt goes on with an id where it stands in the partition.
 func (s *sequences) adopt(id int64, at partitionSequence) {
-	*s = sequences{id: id, epoch: at.epoch, next: at.next, spent: at.epoch < 0}
+	*s = sequences{given: s.given, id: id, epoch: at.epoch, next: at.next, spent: at.epoch < 0}
 }
 
 // wantsID reports whether an id is needed before anything new can be sent.
@@ -64,9 +65,13 @@ func (s *sequences) wantsID() bool {
 }
 
 // mayNumber reports whether a batch may get its number now: a new epoch begins only
-// when nothing of the older one is on its way.
-func (s *sequences) mayNumber(inflight int) bool {
-	return !s.wantsID() && (s.brokenAt == 0 || inflight == 0)
+// when nothing of the older one is on its way, and no batch is to be so far behind
+// another that its leader would not know it again.
+func (s *sequences) mayNumber(inflight []*batch) bool {
+	if s.wantsID() || len(inflight) > 0 && (s.brokenAt > 0 || s.given+1-inflight[0].rank >= maxIdempotentInFlight) {
+		return false
+	}
+	return true
 }
 
 // number gives a batch its place.
@@ -75,6 +80,8 @@ func (s *sequences) number(b *batch) {
 		s.epoch++
 		s.next, s.brokenAt, s.holeAt = 0, 0, 0
 	}
+	s.given++
+	b.rank = s.given
 	b.number = producerNumber{s.id, s.epoch, s.next}
 	s.next = advance(s.next, b.records)
 	if b.encoded == b.number {

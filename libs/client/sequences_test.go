@@ -132,11 +132,11 @@ func (m *senderModel) arrive(c *modelCopy, refuse *rpc.Error) {
 }
 
 // commit moves the high watermark, and answers what waited for it.
-func (m *senderModel) commit() {
+func (m *senderModel) commit(all bool) {
 	l := m.leaders[m.epoch]
 	l.hw = l.part.end
 	for _, c := range slices.Clone(m.copies) {
-		if c.taken && c.epoch == m.epoch && c.end <= l.hw {
+		if c.taken && c.epoch == m.epoch && c.end <= l.hw && (all || rapid.IntRange(0, 3).Draw(m.t, "answered") > 0) {
 			m.answer(c, c.base, nil)
 		}
 	}
@@ -242,7 +242,7 @@ func (m *senderModel) step() {
 			m.arrive(rapid.SampledFrom(all).Draw(m.t, "copy"), m.refusal())
 		}
 	case 8, 9:
-		m.commit()
+		m.commit(false)
 	case 10:
 		m.breakConnection(rapid.Bool().Draw(m.t, "late"))
 	case 11:
@@ -300,7 +300,7 @@ func (m *senderModel) settleAll() {
 		if all := m.arrivals(); len(all) > 0 {
 			m.arrive(all[len(all)-1], nil)
 		}
-		m.commit()
+		m.commit(true)
 		m.pass(time.Millisecond)
 		m.pump()
 		if len(m.reported) == m.sent && len(m.copies) == 0 {
