@@ -90,6 +90,7 @@ func New(cfg Config, deps service.Deps) (_ *Broker, err error) {
 		MaxDecodedBytes: cfg.MaxDecodedBytes, Draining: b.server.Draining(),
 		NextProducerID: func(ctx context.Context) (int64, *rpc.Error) { return b.producerIDs.Next(ctx) },
 		Position:       func() metadata.Position { return b.watcher.Image().Position() },
+		Unreachable:    func() []int32 { return b.following.Unreachable() },
 	})
 	b.pool = rpc.NewConnPool(cfg.DialConfig(deps))
 	discover := func(ctx context.Context) ([]string, error) { return b.discover(ctx) }

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,8 @@ const (
 	connLane = "replication"
 	// maxPerMessage bounds the partitions of one hello or one message of positions.
 	maxPerMessage = 1000
+	// linger is how long a link outlives what is followed on it.
+	linger = 3 * time.Second
 	// openLimit bounds the opening of a stream.
 	openLimit = 3 * time.Second
 )
@@ -66,30 +69,36 @@ func (l *link) wanted() bool {
 	return len(l.fetches) > 0
 }
 
-// listen counts the silence.
+// listen counts the silence, and tells of it once.
 func (l *link) listen() {
 	if l.heard.Swap(false) {
-		l.silence.Store(0)
+		if l.silence.Swap(0) >= unreachableTicks {
+			l.f.cfg.Logger.Info("hears a leader again", "leader", l.leader.Broker, "incarnation", l.leader.Incarnation)
+		}
 		return
 	}
-	if l.silence.Add(1)%brokenTicks == 0 {
+	silence := l.silence.Add(1)
+	if silence == unreachableTicks && l.wanted() {
+		l.f.cfg.Logger.Warn("has not heard a leader for a while; tells the controller", "leader", l.leader.Broker, "incarnation", l.leader.Incarnation, "silence", unreachableTicks*listenTick)
+	}
+	if silence%brokenTicks == 0 {
 		signal(l.broken)
 	}
 }
 
-// run keeps a stream open until nothing is followed any more.
+// run keeps a stream open until nothing has been followed for a while.
 func (l *link) run() {
 	backoff := rpc.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 	failing := false
-	for !l.f.retire(l) {
+	for {
+		if !l.awaitWanted() && l.f.retire(l) {
+			return
+		}
 		worked, err := l.once()
 		if worked {
 			backoff.Reset()
 		}
-		if l.f.ctx.Err() != nil {
-			continue
-		}
-		if err != nil && (worked || !failing) && l.wanted() {
+		if err != nil && l.f.ctx.Err() == nil && (worked || !failing) {
 			l.f.cfg.Logger.Warn("no replication stream to a leader; trying again", "leader", l.leader.Broker, "incarnation", l.leader.Incarnation, "error", err)
 		}
 		failing = err != nil
@@ -97,18 +106,31 @@ func (l *link) run() {
 	}
 }
 
-// pause waits, unless nothing is left to wait for.
+// awaitWanted waits for something to follow; false: there is nothing, and has not been
+// for a while, or everything ends. Between the sessions of a leader there is nothing
+// for a moment, which must not make its silence begin anew.
+func (l *link) awaitWanted() bool {
+	timer := time.NewTimer(linger)
+	defer timer.Stop()
+	for !l.wanted() {
+		select {
+		case <-timer.C:
+			return false
+		case <-l.news:
+		case <-l.f.ctx.Done():
+			return false
+		}
+	}
+	return l.f.ctx.Err() == nil
+}
+
+// pause waits.
 func (l *link) pause(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	for l.wanted() {
-		select {
-		case <-timer.C:
-			return
-		case <-l.news:
-		case <-l.f.ctx.Done():
-			return
-		}
+	select {
+	case <-timer.C:
+	case <-l.f.ctx.Done():
 	}
 }
 
@@ -133,10 +155,11 @@ func (l *link) once() (worked bool, err error) {
 	err = l.send(ctx, stream, read)
 	cancel()
 	// Nothing is delivered any more once the reader has ended.
-	if rerr := <-read; err == nil {
-		err = rerr
+	rerr := <-read
+	if !l.wanted() {
+		return true, nil
 	}
-	return true, err
+	return true, cmp.Or(err, rerr)
 }
 
 // open opens a stream and waits for the leader to accept it.
@@ -184,6 +207,8 @@ func (l *link) open(ctx context.Context, cancel context.CancelFunc) (brokerv1.Re
 
 // send sends hellos, positions and stops as they come up.
 func (l *link) send(ctx context.Context, stream brokerv1.ReplicationService_ReplicateClient, read chan error) error {
+	idle := time.NewTimer(linger)
+	defer idle.Stop()
 	for {
 		for _, req := range l.requests() {
 			if err := stream.Send(req); err != nil {
@@ -191,10 +216,14 @@ func (l *link) send(ctx context.Context, stream brokerv1.ReplicationService_Repl
 			}
 		}
 		if !l.wanted() {
-			return stream.CloseSend()
+			idle.Reset(linger)
 		}
 		select {
 		case <-l.news:
+		case <-idle.C:
+			if !l.wanted() {
+				return nil
+			}
 		case err := <-read:
 			read <- err
 			return err
