@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
@@ -34,6 +35,7 @@ type running struct {
 	broker *Broker
 	cancel context.CancelFunc
 	result chan error
+	raw    *grpc.ClientConn
 	conn   brokerv1.LogServiceClient
 	meta   brokerv1.MetadataServiceClient
 	ident  meshv1.IdentityServiceClient
@@ -65,7 +67,7 @@ func run(t *testing.T, cfg Config) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.conn, r.meta = brokerv1.NewLogServiceClient(conn), brokerv1.NewMetadataServiceClient(conn)
+	r.raw, r.conn, r.meta = conn, brokerv1.NewLogServiceClient(conn), brokerv1.NewMetadataServiceClient(conn)
 	r.ident, r.health = meshv1.NewIdentityServiceClient(conn), healthv1.NewHealthClient(conn)
 	t.Cleanup(func() {
 		if err := errors.Join(r.stop(), conn.Close()); err != nil {

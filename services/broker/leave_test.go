@@ -13,7 +13,7 @@ import (
 )
 
 func TestLeadershipsMoveBeforeAStop(t *testing.T) {
-	p := startPair(t, nil)
+	p := startPair(t, func(c *Config) { c.ControlledShutdown = true })
 	id := p.topic("t", 1, 2)
 	p.mustProduce(id, "a", "b")
 	p.awaitFollower(id, 2)
@@ -63,7 +63,7 @@ func TestLeadershipsMoveBeforeAStop(t *testing.T) {
 
 func TestAStopWithoutLeave(t *testing.T) {
 	t.Run("blocked", func(t *testing.T) {
-		p := startPair(t, func(c *Config) { c.ShutdownTimeout = 3 * time.Second })
+		p := startPair(t, func(c *Config) { c.ControlledShutdown, c.ShutdownTimeout = true, 3*time.Second })
 		id := p.topic("t", 1, 2)
 		p.mustProduce(id, "a")
 		p.ctl.OnLeave(func(*brokertest.Controller, *controllerv1.RequestLeaveRequest) *controllerv1.RequestLeaveResponse {
@@ -89,14 +89,14 @@ func TestAStopWithoutLeave(t *testing.T) {
 		}
 	})
 	t.Run("switched off", func(t *testing.T) {
-		p := startPair(t, func(c *Config) { c.ControlledShutdown = false })
+		p := startPair(t, nil) // where it is switched off
 		p.topic("t", 1, 2)
 		if err := p.brokers[0].stop(); err != nil || len(p.ctl.Leaves()) != 0 {
 			t.Errorf("asked %d times, %v", len(p.ctl.Leaves()), err)
 		}
 	})
 	t.Run("nobody answers", func(t *testing.T) {
-		p := startPair(t, nil)
+		p := startPair(t, func(c *Config) { c.ControlledShutdown = true })
 		p.topic("t", 1, 2)
 		p.ctl.Stop()
 		if err := p.brokers[0].stop(); err != nil {

@@ -45,6 +45,7 @@ func (p *pair) start(i int) {
 	p.t.Helper()
 	cfg := testConfig(p.etcd, p.ctl, p.dirs[i])
 	cfg.NodeID = int32(i + 1)
+	cfg.ControlledShutdown = false // a test stops a broker to see it missing
 	if p.settings != nil {
 		p.settings(&cfg)
 	}

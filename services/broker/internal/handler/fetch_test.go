@@ -260,7 +260,7 @@ func TestManyReadersThatDoNotReadShareABudget(t *testing.T) {
 	read := fetchedBytes(t, h) - before - 60*30_000
 	// Each may have two responses in the server and one in its client's window;
 	// those that came before the budget was used up, or just then, have large ones.
-	if limit := float64(budget + (12 << 20) + 40*(2*smallResponseBytes+2*(64<<10))); read > limit {
+	if limit := float64(budget + (16 << 20) + 40*(2*smallResponseBytes+2*(64<<10))); read > limit {
 		t.Errorf("%v bytes are on their way to readers that do not read, more than %v", read, limit)
 	}
 	for _, f := range unread[:3] {
