@@ -58,7 +58,7 @@ func (n *fakeNet) dial(ctx context.Context, addr string) (net.Conn, error) {
 // fakeMesh is a mesh without disks and controllers: the brokers and coordinators
 // of a test share it.
 type fakeMesh struct {
-	t   *testing.T
+	t   testing.TB
 	net *fakeNet
 
 	mu       sync.Mutex
@@ -108,7 +108,7 @@ type fakePart struct {
 	producers     map[int64]*modelProducer
 }
 
-func newFakeMesh(t *testing.T, brokers int) *fakeMesh {
+func newFakeMesh(t testing.TB, brokers int) *fakeMesh {
 	m := &fakeMesh{
 		t: t, net: &fakeNet{listeners: make(map[string]*bufconn.Listener)}, changed: make(chan struct{}), revision: 1, cluster: "fake",
 		topics: make(map[topicid.ID]*fakeTopic), brokers: make(map[int32]*fakeBroker), coords: make(map[int32]*fakeCoordinator),

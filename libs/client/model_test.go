@@ -53,6 +53,9 @@ func (p *fakePart) checkProducer(h *record.Header) (base int64, duplicate bool, 
 	if n := len(m.batches); n > 0 && m.batches[n-1].last < math.MaxInt32 {
 		want = m.batches[n-1].last + 1
 	}
+	if h.BaseSequence < want {
+		return -1, false, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DUPLICATE_SEQUENCE, "sequence %d, not %d", want, h.BaseSequence)
+	}
 	if h.BaseSequence != want {
 		return -1, false, rpc.Errorf(reasonOutOfOrder, "sequence %d, not %d", want, h.BaseSequence)
 	}

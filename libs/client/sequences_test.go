@@ -430,6 +430,24 @@ func TestSequenceStories(t *testing.T) {
 			s.want("then", sends(s, 1), "c")
 			s.want("under their numbers", numbers(s, "b", "c"), "0/1 0/2")
 		},
+		"none is more than four behind one without an answer": func(s *accumulatorScript) {
+			s.add("a b c d e f g h")
+			sends(s, 1)
+			s.ok("a")
+			s.want("five", sends(s, 1), "b c d e f")
+			s.ok("c d e f")
+			s.want("behind the first", sends(s, 1), "")
+			s.ok("b")
+			s.want("then", sends(s, 1), "g h")
+		},
+		"what lies too far back to be known again is given up": func(s *accumulatorScript) {
+			s.add("a b")
+			sends(s, 1)
+			s.ok("a")
+			sends(s, 1)
+			s.fails("b", rpc.Errorf(typev1.ErrorReason_ERROR_REASON_DUPLICATE_SEQUENCE, "long ago").WithOutcome(outcomeUnknown))
+			s.want("told", s.told(), "a+ b?")
+		},
 		"a forgotten producer begins a new epoch": func(s *accumulatorScript) {
 			s.add("a b c")
 			sends(s, 1)
