@@ -95,7 +95,9 @@ func (m *Manager) setAsideUnknown(image *metadata.Image) (again bool) {
 			continue
 		}
 		m.retire(stored.Key)
-		if err := m.cfg.Store.SetAside(stored.Key); err != nil {
+		ended := m.io.begin(m.now())
+		err := m.cfg.Store.SetAside(stored.Key)
+		if ended(); err != nil {
 			again = true
 			m.cfg.Logger.Error("could not set a replica aside", "dir", stored.Dir, "error", err)
 		}
@@ -204,7 +206,9 @@ func (m *Manager) make(k store.Key, t *metadata.Topic, p *controllerv1.Partition
 	}
 	if stored == nil && verdict == store.Intact {
 		var err error
-		if stored, err = m.cfg.Store.Create(k, t.Name, m.logConfig(k, &t.Config)); err != nil {
+		ended := m.io.begin(m.now())
+		stored, err = m.cfg.Store.Create(k, t.Name, m.logConfig(k, &t.Config))
+		if ended(); err != nil {
 			m.tellCreate(k, t.Name, err)
 			return nil
 		}

@@ -107,7 +107,9 @@ func (r *Replica) damaged(log *commitlog.Log, cause *commitlog.CorruptError) {
 		r.m.cfg.Logger.Error("a log is damaged, and no other replica can take its place: what is whole is served on", "replica", r.Name(), "dir", stored.Dir, "error", cause)
 		return
 	}
-	if err := r.m.cfg.Store.SetVerdict(r.Key, store.Corrupt); err != nil {
+	ended := r.m.io.begin(r.m.now())
+	err := r.m.cfg.Store.SetVerdict(r.Key, store.Corrupt)
+	if ended(); err != nil {
 		r.condemned.Store(false) // the next read that meets it tries again
 		r.m.cfg.Logger.Error("a log is damaged, and that could not be noted", "replica", r.Name(), "dir", stored.Dir, "error", err, "damage", cause)
 		if store.IsDiskFault(err) {

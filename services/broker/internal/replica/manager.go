@@ -87,6 +87,7 @@ type Manager struct {
 	pending    atomic.Bool
 
 	reports reports
+	io      ioWatch
 
 	disksHung atomic.Bool
 	failures  chan diskFailure
@@ -307,7 +308,7 @@ func offer(ch chan bool, v bool) {
 // tick is the watchdog's look at I/O that runs.
 func (m *Manager) tick() {
 	now := m.now()
-	hung := false
+	hung := m.io.longest(now) > m.cfg.DiskTimeout
 	m.activeMu.Lock()
 	for r := range m.active {
 		busy := false
@@ -351,7 +352,9 @@ func (m *Manager) Checkpoint(recoveryPoints bool) {
 		}
 		m.checkpointLogs()
 	}
+	ended := m.io.begin(m.now())
 	failed := m.cfg.Store.Checkpoint(recoveryPoints)
+	ended()
 	for d, err := range failed {
 		if store.IsDiskFault(err) {
 			m.diskFailed(d, err)
