@@ -4,7 +4,7 @@ import "time"
 
 const (
 	// A session with the leader is opened again so long after it ended, doubled each
-	// time until one is agreed.
+	// time until something is copied.
 	minRetry = 20 * time.Millisecond
 	maxRetry = time.Second
 )
@@ -190,7 +190,7 @@ func (s *State) mayLoseCommitted() bool {
 // agree begins to copy: from here on this log is a prefix of the leader's.
 func (s *State) agree(e *EpochEnd) {
 	f := &s.follow
-	f.agreed, f.backoff, f.retryAt = true, 0, 0
+	f.agreed, f.retryAt = true, 0
 	f.expected = s.log.end
 	s.out.tellLeader = true
 	s.heard(e.HW, e.LogStart)
@@ -280,8 +280,8 @@ func (s *State) copyAppended(op *logOp, a *Appended) {
 		l.epochs = l.epochs.assign(e.Epoch, e.Start)
 	}
 	l.maxEpochSeen = max(l.maxEpochSeen, a.LastEpoch, l.epochs.last())
-	if l.epochs.last() > s.rec.leaderEpoch {
-		s.breach(errorf("copy %d brought records of leader epoch %d, above the leader's %d", a.Op, l.epochs.last(), s.rec.leaderEpoch))
+	if a.LastEpoch > l.epochs.last() || l.epochs.last() > s.rec.leaderEpoch {
+		s.breach(errorf("copy %d brought records of leader epoch %d; the epochs known are up to %d, the leader's is %d", a.Op, a.LastEpoch, l.epochs.last(), s.rec.leaderEpoch))
 		return
 	}
 	if s.fence.less(a.Fence) {
@@ -292,6 +292,7 @@ func (s *State) copyAppended(op *logOp, a *Appended) {
 		s.reopen()
 		return
 	}
+	s.follow.backoff = 0 // it works
 	s.out.tellLeader = true
 	s.advance()
 	s.copyNext()

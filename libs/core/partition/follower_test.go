@@ -141,6 +141,7 @@ func TestFollowing(t *testing.T) {
 			{&Watermark{Sess: 1, LeaderEpoch: 3, HW: 9, Start: 9}, "visible 9"},
 			{StartMoved{Op: 1, Start: 3}, "start at=9; position sess=1 pe=1 last=2 end=10 durable=10 start=3"},
 			{StartMoved{Op: 1, Start: 9}, "position sess=1 pe=1 last=2 end=10 durable=10 start=9"},
+			{&Watermark{Sess: 1, LeaderEpoch: 3, HW: 14, Start: 12}, "visible 10; start at=10"},
 		}},
 		{"a failed disk", nil, []step{
 			{answer(1, 2, 10, true), "visible 8; position sess=1 pe=1 last=2 end=10 durable=10 start=0"},
@@ -293,6 +294,14 @@ func TestCopiesThatAreNotIntact(t *testing.T) {
 			{fetchAt(0), "rejected req=9 REPLICA_WITHHELD"},
 		})
 	})
+	t.Run("barred, whole as it looks: it commits nothing", func(t *testing.T) {
+		run(t, New(self), []step{
+			{&Opened{MaxEpochSeen: 2, Epochs: []EpochStart{{2, 0}}, End: 10, Durable: 10, HW: 4, Verdict: UncleanOS}, ""},
+			{with(rec3(1, 1), func(r *Record) { r.Barred, r.MinISR = []int32{1}, 1 }), ""},
+			{hello(1, two, 2, 10), "close sess=1 REPLICA_WITHHELD"},
+			{with(rec3(2, 1), func(r *Record) { r.MinISR = 1 }), "clear verdict; visible 10"},
+		})
+	})
 	t.Run("elected without a log: offsets that were committed are not used again", func(t *testing.T) {
 		run(t, New(self), []step{
 			{&Opened{MaxEpochSeen: -1, HW: 12, Verdict: Corrupt}, "withhold REPLICA_WITHHELD"},
@@ -378,4 +387,24 @@ func TestMetadataThatRegressed(t *testing.T) {
 		{&EpochEnd{Sess: 0, LeaderEpoch: 3, LastEpoch: 2, End: 5}, ""},
 		{follow3(2, func(r *Record) { r.LeaderEpoch = 6 }), "open sess=1 leader=2 epoch=6 last=5 end=10"},
 	})
+}
+
+// Whatever way an older record comes, it changes nothing.
+func TestOlderRecords(t *testing.T) {
+	s := lead3(1, 2)
+	older := []*Record{
+		with(rec3(9, 1, 2), func(r *Record) { r.Generation = 0 }),
+		with(rec3(9, 1, 2), func(r *Record) { r.Revision = 1 }),
+		with(rec3(0, 1, 2), func(r *Record) { r.Revision = 50 }),
+		with(rec3(9, 1, 2), func(r *Record) { r.LeaderEpoch = 2 }),
+	}
+	for _, r := range older {
+		r.Leader = two
+		if got := render(s.Step(r)); got != "" || !s.Leads() || s.PartitionEpoch() != 1 {
+			t.Errorf("%+v: %q", r, got)
+		}
+	}
+	if got := render(s.Step(with(rec3(2, 1, 2), func(r *Record) { r.Generation, r.Revision, r.Leader, r.LeaderEpoch = 2, 1, two, 4 }))); got != "resign NOT_LEADER; open sess=1 leader=2 epoch=4 last=2 end=10" {
+		t.Errorf("a newer generation: %q", got)
+	}
 }

@@ -141,6 +141,13 @@ func TestHighWatermark(t *testing.T) {
 		{"it does not move below min.insync.replicas", []int32{1}, []step{
 			{at(1, 10, 3), ""},
 		}},
+		{"nor do those told before there was an agreement", []int32{1, 2}, []step{
+			{hello(3, two, 1, 9), "close sess=1 superseded; epochend sess=3 epoch=1 end=6"},
+			{at(3, 9, 9), ""},
+			{hello(3, two, 1, 6), "epochend sess=3 epoch=1 end=6 agreed; send sess=3 from=6"},
+			{Tick{Now: time.Second}, ""},
+			{at(3, 6, 5), "visible 5; tell sess=3 hw=5 start=0; tell sess=2 hw=5 start=0"},
+		}},
 		{"positions of another leader epoch count for nothing", []int32{1, 2}, []step{
 			{&Position{Sess: 1, LeaderEpoch: 2, PartEpoch: 1, LastEpoch: 2, End: 10, Durable: 10}, ""},
 		}},
@@ -259,6 +266,7 @@ func TestLaggingMembers(t *testing.T) {
 	})
 	t.Run("time counts from when it was last caught up", func(t *testing.T) {
 		run(t, start(t), []step{
+			{Tick{Now: time.Minute}, ""},
 			{late(1, time.Minute), "append req=1 epoch=3 base=10"},
 			{&Appended{Base: 10, End: 12, Now: time.Minute}, "sync"},
 			{&Synced{End: 12, Now: time.Minute}, ""},
@@ -272,6 +280,7 @@ func TestLaggingMembers(t *testing.T) {
 	})
 	t.Run("reaching an earlier end is being caught up as of then", func(t *testing.T) {
 		run(t, start(t), []step{
+			{Tick{Now: time.Minute}, ""},
 			{late(1, time.Minute), "append req=1 epoch=3 base=10"},
 			{&Appended{Base: 10, End: 12, Now: time.Minute}, "sync"},
 			{&Synced{End: 12, Now: time.Minute}, ""},
@@ -288,9 +297,22 @@ func TestLaggingMembers(t *testing.T) {
 	})
 	t.Run("a session that ended", func(t *testing.T) {
 		run(t, start(t), []step{
+			{Tick{Now: time.Minute}, ""},
 			{Gone{Sess: 2, Now: time.Minute}, ""},
 			{Tick{Now: time.Minute + 999*ms}, ""},
 			{Tick{Now: time.Minute + 1000*ms}, "propose id=1 pe=1 [1 2]"},
+		})
+	})
+	t.Run("a leader that was paused does not blame its followers", func(t *testing.T) {
+		run(t, start(t), []step{
+			{Tick{Now: time.Minute}, ""},
+			{late(1, time.Minute), "append req=1 epoch=3 base=10"},
+			{&Appended{Base: 10, End: 12, Now: time.Minute}, "sync"},
+			{&Synced{End: 12, Now: time.Minute}, ""},
+			{posAt(1, 12, time.Minute+500*ms), ""},
+			{Tick{Now: time.Minute + 20*time.Second}, ""}, // due at 1 s
+			{Tick{Now: time.Minute + 20*time.Second + 499*ms}, ""},
+			{Tick{Now: time.Minute + 20*time.Second + 500*ms}, "propose id=1 pe=1 [1 2]"},
 		})
 	})
 	t.Run("members that never come", func(t *testing.T) {

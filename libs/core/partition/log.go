@@ -90,6 +90,10 @@ func (s *State) onOpened(o *Opened) {
 	l.opened, l.verdict = true, o.Verdict
 	l.absent = o.Absent || o.Verdict == Missing || o.Verdict == Corrupt
 	l.epochs = append(l.epochs[:0], o.Epochs...)
+	if len(o.Epochs) == 0 && o.End > o.Start {
+		// Records without an epoch would pass for an empty log, which agrees with any.
+		l.epochs = l.epochs.assign(max(o.MaxEpochSeen, 0), o.Start)
+	}
 	l.maxEpochSeen = max(o.MaxEpochSeen, l.epochs.last())
 	l.start, l.end, l.durable, l.hwFound = o.Start, o.End, o.Durable, o.HW
 	l.hw = max(min(o.HW, l.counted()), l.start)

@@ -9,6 +9,8 @@ const (
 	// A change that the controller refused is proposed again so much later.
 	minRefused = 500 * time.Millisecond
 	maxRefused = 10 * time.Second
+	// A Tick that is late by more than this part of replica.lag.time.max.ms is.
+	forgiven = 10
 )
 
 // proposal is the one that is not resolved; id 0: none. Its members count for the
@@ -169,6 +171,22 @@ func (s *State) followersCaughtUp() {
 			p.caughtUp = max(p.caughtUp, s.now)
 			p.markEnd, p.markTime = s.log.end, s.now
 		}
+	}
+}
+
+// forgive does not hold against followers that this process did not run for a while
+// itself: a Tick that comes late tells so, and what they said meanwhile has not been
+// heard yet. It does so now and then only, or a slow machine would keep the dead.
+func (s *State) forgive(now time.Duration) {
+	late := now - s.wakeAt
+	again := s.forgivenAt > 0 && now-s.forgivenAt < 2*s.settings.LagTimeMax
+	if s.role != leading || s.wakeAt == 0 || late < s.settings.LagTimeMax/forgiven || again {
+		return
+	}
+	s.forgivenAt = now
+	for i := range s.peers {
+		p := &s.peers[i]
+		p.caughtUp = min(p.caughtUp+late+s.settings.LagTimeMax/2, now)
 	}
 }
 

@@ -26,8 +26,9 @@ func (s *State) onHello(e *Hello) {
 	if !p.agreed {
 		return
 	}
-	// What it told before it knew of the agreement is not a position: it may still
-	// find reason to begin anew.
+	// What it told before it knew of the agreement is no position: it may still find
+	// reason to begin anew.
+	p.end, p.durable, p.start, p.partEpoch = 0, 0, 0, -1
 	p.toldHW, p.toldStart = s.log.hw, s.log.start
 	p.markEnd, p.markTime = s.log.end, s.now
 	s.out.batches = SendBatches{Sess: p.sess, From: e.End}

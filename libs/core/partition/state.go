@@ -50,7 +50,8 @@ type State struct {
 
 	follow follow // as follower
 
-	wakeAt time.Duration // 0: no Tick asked for
+	wakeAt     time.Duration // 0: no Tick asked for
+	forgivenAt time.Duration // when a late Tick was last made allowance for; 0: not yet
 
 	down      Reason // why nothing is served any more; ReasonNone: it is
 	full      bool   // the log takes nothing more for want of space; reads go on
@@ -285,6 +286,7 @@ func (s *State) fail(reason Reason) {
 
 // onTick does what time asks for, and asks for the next Tick.
 func (s *State) onTick(now time.Duration) {
+	s.forgive(now)
 	s.at(now)
 	s.wakeAt = 0
 	s.expire()

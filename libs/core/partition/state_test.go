@@ -295,7 +295,8 @@ func TestScripts(t *testing.T) {
 			{produce(1, AcksAll), "append req=1 epoch=3 base=0"},
 			{&Appended{Base: 0, End: 2}, "sync"},
 			{&Synced{End: 2}, ""},
-			{Tick{Now: 31 * time.Second}, "unknown req=1 DEADLINE_EXCEEDED; propose id=1 pe=1 [1]"},
+			{Tick{Now: 10 * time.Second}, "propose id=1 pe=1 [1]"},
+			{Tick{Now: 31 * time.Second}, "unknown req=1 DEADLINE_EXCEEDED"},
 		}},
 		{name: "deadlines: queued is not done, with the log is unknown", steps: []step{
 			{produce(1, AcksAll), "append req=1 epoch=3 base=0"},
