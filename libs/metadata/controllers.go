@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -39,6 +41,33 @@ type ControllersOptions struct {
 // The methods are safe for concurrent use.
 type Controllers struct {
 	opts ControllersOptions
+
+	mu    sync.Mutex
+	known []string // addresses that answered, the latest last
+}
+
+// maxKnown bounds the addresses that are remembered.
+const maxKnown = 8
+
+// remember keeps the address of a controller that answered: with etcd away, and every
+// lease with it, nobody else tells of it.
+func (c *Controllers) remember(addr string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := slices.Index(c.known, addr); i >= 0 {
+		c.known = slices.Delete(c.known, i, i+1)
+	}
+	c.known = append(c.known, addr)
+	c.known = c.known[max(0, len(c.known)-maxKnown):]
+}
+
+// remembered lists those addresses, the latest first.
+func (c *Controllers) remembered() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := slices.Clone(c.known)
+	slices.Reverse(list)
+	return list
 }
 
 // NewControllers makes a client; it opens nothing by itself.
@@ -200,6 +229,7 @@ func call[R any](ctx context.Context, c *Controllers, do func(context.Context, *
 		} else {
 			resp, err := attempt(ctx, c, addr, do)
 			if err == nil {
+				c.remember(addr)
 				return resp, nil
 			}
 			e := rpc.FromError(err)
@@ -323,6 +353,7 @@ func (c *Controllers) choose(ctx context.Context, tried map[string]bool) string 
 		}
 		candidates = append(candidates, found...)
 	}
+	candidates = append(candidates, c.remembered()...)
 	for _, addr := range candidates {
 		if !tried[addr] {
 			return addr

@@ -57,9 +57,13 @@ func TestTopicLifeCycle(t *testing.T) {
 		t.Fatal(err)
 	}
 	topic = w.Image().TopicByName("orders")
-	if topic.NumPartitions() != 6 || topic.Config.SegmentBytes != 4096 || topic.Partition(5).GetLeader() == nil {
+	if topic.NumPartitions() != 6 || topic.Config.SegmentBytes != 4096 {
 		t.Errorf("altered: %+v", topic)
 	}
+	eventually(t, "the new partitions are led", func() bool {
+		topic = w.Image().TopicByName("orders")
+		return topic.Partition(4).GetLeader() != nil && topic.Partition(5).GetLeader() != nil
+	})
 	gone, err := admin.DeleteTopics(m.ctx(), &controllerv1.DeleteTopicsRequest{Topics: []string{"orders"}})
 	if err != nil {
 		t.Fatal(err)

@@ -179,7 +179,7 @@ func TestManyLeadershipsMoveAtOnce(t *testing.T) {
 	brokers := m.three(w)
 	admin := m.controllers(w)
 	begun := time.Now()
-	partitions, replicas := int32(5000), int32(3)
+	partitions, replicas := int32(widePartitions), int32(3)
 	resp, err := admin.CreateTopics(m.ctx(), &controllerv1.CreateTopicsRequest{Topics: []*controllerv1.NewTopic{
 		{Name: "wide", Partitions: &partitions, ReplicationFactor: &replicas},
 	}})
@@ -201,11 +201,11 @@ func TestManyLeadershipsMoveAtOnce(t *testing.T) {
 		return n
 	}
 	eventually(t, "every partition is led", func() bool {
-		return count(func(p *controllerv1.Partition) bool { return p.GetLeader() != nil }) == 5000
+		return count(func(p *controllerv1.Partition) bool { return p.GetLeader() != nil }) == widePartitions
 	})
 	elected := time.Since(begun)
 	mine := count(func(p *controllerv1.Partition) bool { return p.GetLeader().GetId() == 1 })
-	if mine < 1000 {
+	if mine < widePartitions/5 {
 		t.Fatalf("broker 1 leads %d", mine)
 	}
 	before := c.loop.Counts()
@@ -225,7 +225,7 @@ func TestManyLeadershipsMoveAtOnce(t *testing.T) {
 		created, elected, killed, fenced, mine, moved, time.Since(begun))
 	eventually(t, "it is counted", func() bool {
 		after := c.loop.Counts()
-		return after.Elections["isr"]-before.Elections["isr"] == int64(mine) && after.ISRShrinks-before.ISRShrinks == 5000 && after.Fencings == 1
+		return after.Elections["isr"]-before.Elections["isr"] == int64(mine) && after.ISRShrinks-before.ISRShrinks == widePartitions && after.Fencings == 1
 	})
 	// It comes back and catches up everywhere: a proposal for each partition.
 	var whole []*controllerv1.ReplicaVouch

@@ -15,7 +15,7 @@ const (
 	probeLimit = time.Second
 	// surveyLimit bounds the question to the standbys whom they reach; their own
 	// probes are bounded by half of it.
-	surveyLimit = 800 * time.Millisecond
+	surveyLimit = 2 * time.Second
 	// surveyAge is how long the standbys' answers are used.
 	surveyAge = 5 * time.Second
 )

@@ -188,11 +188,14 @@ func (l *Loop) notLeading() *rpc.Error {
 			"controller %d does not lead; ask controller %d at %s", l.cfg.Self.ID, election.Value.Controller.ID, election.Value.Address).
 			WithLeader(election.Value.Controller.ID, election.Value.Address, election.Create)
 	})
-	if e == nil {
-		e = rpc.Errorf(typev1.ErrorReason_ERROR_REASON_CONTROLLER_NOT_AVAILABLE,
-			"no controller leads at the moment; an election takes about a second")
+	if e != nil {
+		return e
 	}
-	return e
+	if silent := l.cfg.Store.Silent(); silent > silenceLimit {
+		return unavailable(silent).WithOutcome(typev1.Outcome_OUTCOME_NOT_DONE) // nobody can be elected
+	}
+	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_CONTROLLER_NOT_AVAILABLE,
+		"no controller leads at the moment; an election takes about a second")
 }
 
 func unavailable(silent time.Duration) *rpc.Error {
