@@ -12,11 +12,18 @@
 //     a consumer from beginning to end.
 //  3. Close what was made, then Close the Client: it waits for its goroutines.
 //
-// Delivery is at least once until idempotence comes with replication: a batch
-// whose outcome is unknown is sent again, and its records may then be in the log
-// twice; Result.MaybeDuplicated says so. The order of one partition's records is
-// kept in every case. Where a failed batch could only be sent again behind a later
-// one that was stored meanwhile, it fails instead, with its outcome.
+// Producing is idempotent by default: a batch whose outcome is unknown is sent again
+// under the same number, and is stored once and in order. A record that is given up
+// after all, because its time ran out, says whether it may be stored. Without
+// idempotence, which needs acks all, what is sent again may be in the log twice;
+// Result.MaybeDuplicated says so. The order of one partition's records is kept there,
+// too: where a failed batch could only be sent again behind a later one that was
+// stored meanwhile, it fails instead, with its outcome.
+//
+// What was seen of a partition, its leader's epoch and its visible end, goes along
+// with every reading. Positions are kept through every failure; only a position that
+// lies outside the log of a leader that knows all of it is told, and a log that was
+// cut by an unclean election is told as LOG_TRUNCATED, with where both agree.
 //
 // Every error that comes out is, or wraps, a *rpc.Error: reason, outcome and
 // action tell what happened, whether it took place, and what to do.
