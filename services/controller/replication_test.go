@@ -33,8 +33,6 @@ func (f *fake) record(topic string, n int32) *controllerv1.Partition {
 	return t.Partition(n)
 }
 
-func members(ids ...int32) []int32 { return ids }
-
 // propose has a broker, as leader, propose an in-sync set on the record that it sees.
 func (f *fake) propose(c *metadata.Controllers, p *controllerv1.Partition, isr ...*typev1.Process) (*controllerv1.ProposeIsrResponse, error) {
 	return c.ProposeIsr(f.m.ctx(), &controllerv1.ProposeIsrRequest{

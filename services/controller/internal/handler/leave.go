@@ -17,6 +17,8 @@ const (
 	leaveLimit = 4 * time.Second
 	// leavePause is the time between two looks at it.
 	leavePause = 200 * time.Millisecond
+	// answerMargin is what is kept of the caller's time for the answer.
+	answerMargin = 250 * time.Millisecond
 	// maxBlockers bounds the partitions that an answer names.
 	maxBlockers = 100
 )
@@ -38,34 +40,36 @@ func (s *controllerServer) RequestLeave(ctx context.Context, req *controllerv1.R
 		}
 		return &controllerv1.RequestLeaveResponse{Granted: true}, nil
 	}
-	patience := time.NewTimer(min(leaveLimit, max(req.GetDeadline().AsDuration()/2, leavePause)))
-	defer patience.Stop()
+	limit := min(leaveLimit, max(req.GetDeadline().AsDuration()/2, leavePause))
+	if deadline, ok := ctx.Deadline(); ok {
+		// What holds the leave up is to be told before the caller gives the answer up.
+		limit = min(limit, max(time.Until(deadline)-answerMargin, answerMargin))
+	}
+	waiting, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	for {
-		blockers, err := s.leave(ctx, leaver, req.GetDecommission())
+		blockers, err := s.leave(ctx, waiting, leaver, req.GetDecommission())
 		if err != nil {
 			return nil, err
 		}
 		if len(blockers) == 0 {
 			return &controllerv1.RequestLeaveResponse{Granted: true}, nil
 		}
-		pause := time.NewTimer(leavePause)
 		select {
-		case <-pause.C:
+		case <-time.After(leavePause):
 			continue
-		case <-patience.C:
-		case <-ctx.Done():
+		case <-waiting.Done():
 		}
-		pause.Stop()
 		return &controllerv1.RequestLeaveResponse{Blockers: blockerMessages(blockers)}, nil
 	}
 }
 
 // leave tries once: it asks those who are to take over whether they live, and then
-// grants leave if enough of them answered.
-func (s *controllerServer) leave(ctx context.Context, leaver cluster.Process, decommission bool) ([]cluster.Blocker, error) {
+// grants leave if enough of them answered before waiting ended.
+func (s *controllerServer) leave(ctx, waiting context.Context, leaver cluster.Process, decommission bool) ([]cluster.Blocker, error) {
 	var wanted []cluster.Process
 	s.h.cfg.Store.View(func(state *cluster.State, _ int64) { wanted = cluster.LeaveProbes(state, leaver) })
-	probes := s.h.cfg.Liveness.Probe(ctx, wanted)
+	probes := s.h.cfg.Liveness.Probe(waiting, wanted)
 	var blockers []cluster.Blocker
 	changes := false
 	position, err := s.h.command(ctx, reconcile.Command{
