@@ -77,7 +77,7 @@ func checkBatches(dir string, data []byte) error {
 			return &commitlog.CorruptError{Path: dir, Position: -1, Offset: -1, Detail: "a batch was cut short", Err: err}
 		}
 		if h, err := record.Validate([][]byte{batch}, record.ValidateOptions{}); err != nil {
-			return &commitlog.CorruptError{Path: dir, Position: -1, Offset: h.BaseOffset, Detail: err.Error(), Err: err}
+			return &commitlog.CorruptError{Path: dir, Position: -1, Offset: h.BaseOffset, Detail: "a stored batch is damaged", Err: err}
 		}
 		data = rest
 	}

@@ -108,7 +108,7 @@ func (r *Replica) digestRun(d *digester, at int64) (int64, *rpc.Error) {
 			err = d.add(batch)
 		}
 		if err != nil {
-			return 0, r.readBroken(log, &commitlog.CorruptError{Path: log.Dir(), Position: -1, Offset: at, Detail: err.Error(), Err: err})
+			return 0, r.readBroken(log, &commitlog.CorruptError{Path: log.Dir(), Position: -1, Offset: at, Detail: "a stored batch cannot be decoded", Err: err})
 		}
 		data = rest
 	}

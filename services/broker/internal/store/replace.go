@@ -49,20 +49,15 @@ func (s *Store) SetVerdict(k Key, v Verdict) error {
 // Replace puts a fresh, empty replica in the place of one that is cut, corrupt or
 // missing, for the caller to fill from the leader's log. The bad copy is kept in the
 // quarantine until DropReplaced; a replacement that turned out bad in its turn is
-// deleted. The verdict stays, durably, until ClearVerdict, unless that has come before.
-// The caller has made sure
-// that nobody uses the log but readers, for whom it waits. From one goroutine for
-// each key. Errors are those of Create.
+// deleted. The verdict stays, durably, until ClearVerdict, unless that has come before
+// or comes meanwhile. The caller has made sure that nobody uses the log but readers,
+// for whom it waits. From one goroutine for each key. Errors are those of Create.
 func (s *Store) Replace(k Key, topic string, c commitlog.Config) (*Replica, error) {
-	verdict := s.Verdict(k)
-	if verdict == Intact || s.isAway(k) {
-		return nil, fmt.Errorf("replace %s-%d: it is %v, or on a disk that is offline, and keeps its place", topic, k.Partition, verdict)
-	}
-	old, marked, err := s.takeOut(k)
+	out, err := s.takeOut(k)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("replace %s-%d: %w", topic, k.Partition, err)
 	}
-	r, err := s.putAnew(k, topic, c, old, marked, verdict)
+	r, err := s.putAnew(k, topic, c, out)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pardoned := s.replacing[k]
@@ -76,58 +71,64 @@ func (s *Store) Replace(k Key, topic string, c commitlog.Config) (*Replica, erro
 		}
 		r.Verdict, r.Fresh = Intact, false
 	}
-	s.o.Logger.Warn("made a replica anew; its leader fills it", "dir", r.Dir, "topic_id", k.Topic, "was", verdict.String())
+	s.o.Logger.Warn("made a replica anew; its leader fills it", "dir", r.Dir, "topic_id", k.Topic, "was", out.verdict.String())
 	return r, nil
 }
 
+// takenOut is what was on the books about a replica that is replaced.
+type takenOut struct {
+	replica *Replica // nil: it was missing
+	verdict Verdict
+	marked  bool // there may be marks on a disk
+}
+
 // putAnew puts a bad copy away and makes its replacement.
-func (s *Store) putAnew(k Key, topic string, c commitlog.Config, old *Replica, marked bool, verdict Verdict) (*Replica, error) {
-	if marked {
+func (s *Store) putAnew(k Key, topic string, c commitlog.Config, out takenOut) (*Replica, error) {
+	if out.marked {
 		// What the bad copy had reached says nothing about its successor, and must be
 		// gone before that has a folder.
 		for _, err := range s.Checkpoint(true) {
 			return nil, err
 		}
 	}
-	if old != nil {
-		if err := s.putAway(old); err != nil {
+	if out.replica != nil {
+		if err := s.putAway(out.replica); err != nil {
 			return nil, err
 		}
 	}
-	return s.createOn(s.placeFor(old), k, topic, c, func(r *Replica) error {
+	return s.createOn(s.placeFor(out.replica), k, topic, c, func(r *Replica) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.moveVerdict(k, verdict, r.Disk)
+		if out.verdict == Intact {
+			return nil // it was cleared before
+		}
+		return s.moveVerdict(k, out.verdict, r.Disk)
 	})
 }
 
-func (s *Store) isAway(k Key) bool {
+// takeOut closes a replica's log and takes it and its marks off the books. From then
+// on a verdict that is cleared waits for the end of Replace.
+func (s *Store) takeOut(k Key) (out takenOut, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, away := s.away[k]
 	r := s.replicas[k]
-	return away || r != nil && r.Disk.Err() != nil
-}
-
-// takeOut closes a replica's log and takes it and its marks off the books; marked
-// says that there may be marks on a disk.
-func (s *Store) takeOut(k Key) (_ *Replica, marked bool, _ error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.adopted || s.closed {
-		return nil, false, errors.New("replace a replica: the store is not open for it; call Adopt first, and not after Close")
+	switch _, away := s.away[k]; {
+	case !s.adopted || s.closed:
+		return out, errors.New("the store is not open for it; call Adopt first, and not after Close")
+	case away, r != nil && r.Disk.Err() != nil:
+		return out, ErrDiskOffline
 	}
 	for _, d := range s.online() {
 		_, a := d.recovery[k]
 		_, b := d.watermarks[k]
-		marked = marked || a || b
+		out.marked = out.marked || a || b
 		delete(d.recovery, k)
 		delete(d.watermarks, k)
+		out.verdict = max(out.verdict, d.verdicts[k])
 	}
-	r := s.replicas[k]
 	s.replacing[k] = r != nil && r.pardoned
 	if r == nil {
-		return nil, marked, nil
+		return out, nil
 	}
 	if r.Log != nil {
 		if err := r.Log.Abort(); err != nil && !errors.Is(err, commitlog.ErrClosed) {
@@ -135,7 +136,8 @@ func (s *Store) takeOut(k Key) (_ *Replica, marked bool, _ error) {
 		}
 	}
 	s.forget(r)
-	return r, true, nil
+	out.replica, out.marked, out.verdict = r, true, max(out.verdict, r.Verdict)
+	return out, nil
 }
 
 // putAway moves the bad copy into the quarantine, or deletes it if that holds an

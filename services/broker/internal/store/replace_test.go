@@ -67,9 +67,6 @@ func TestADamagedReplicaIsReplacedWhileTheBadCopyIsKept(t *testing.T) {
 	if failed := s.Checkpoint(true); len(failed) > 0 {
 		t.Fatal(failed)
 	}
-	if _, err := s.Replace(k, "t", commitlog.Config{}); err == nil {
-		t.Fatal("an intact replica was replaced")
-	}
 	if err := s.SetVerdict(k, Corrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -175,6 +172,31 @@ func TestAMissingReplicaIsMadeAnewUnderItsVerdict(t *testing.T) {
 	}
 	if v := vouchOf(t, s, k); v.Verdict != Intact || v.End != 2 {
 		t.Errorf("vouch %+v", v)
+	}
+}
+
+// The verdict may be cleared before, while or after the replica is made anew: the
+// record that ends it and the session with the leader come side by side.
+func TestAVerdictIsClearedAtAnyMoment(t *testing.T) {
+	s := reopen(t, nil, memfs.New(), 1, key(1))
+	k := key(1)
+	if err := s.ClearVerdict(k); err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Replace(k, "t", commitlog.Config{})
+	if err != nil || r.Fresh || s.Verdict(k) != Intact {
+		t.Fatalf("cleared before: %+v, %v", r, err)
+	}
+	for range 20 {
+		if err := s.SetVerdict(k, Corrupt); err != nil {
+			t.Fatal(err)
+		}
+		cleared := make(chan error, 1)
+		go func() { cleared <- s.ClearVerdict(k) }()
+		r, err = s.Replace(k, "t", commitlog.Config{})
+		if err := errors.Join(err, <-cleared); err != nil || s.Verdict(k) != Intact || r.Fresh || s.Replica(k) != r {
+			t.Fatalf("cleared meanwhile: %+v, %v", r, err)
+		}
 	}
 }
 
