@@ -341,7 +341,7 @@ func (c *Controllers) choose(ctx context.Context, tried map[string]bool) string 
 	}
 	if c.opts.Discover != nil {
 		lookup, cancel := ctx, context.CancelFunc(func() {})
-		if len(candidates) > 0 {
+		if len(candidates)+len(c.remembered()) > 0 {
 			// With etcd away nobody is found there, and those who are known can be asked
 			// again.
 			lookup, cancel = context.WithTimeout(ctx, lookupLimit)

@@ -100,7 +100,7 @@ func TestEtcdAwayWhileABrokerDies(t *testing.T) {
 	defer past.Stop()
 	leader := brokers[1].process
 	eventually(t, "a proposal is refused by name", func() bool {
-		_, err := c.ProposeIsr(m.ctxFor(time.Second), &controllerv1.ProposeIsrRequest{
+		_, err := c.ProposeIsr(m.ctxFor(3*time.Second), &controllerv1.ProposeIsrRequest{
 			Leader: leader, TopicId: topic.ID.Bytes(), LeaderEpoch: 1, PartitionEpoch: 99, Isr: []*typev1.Process{leader},
 		})
 		return rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE)
