@@ -197,7 +197,9 @@ type Flush struct{}
 type Tick struct{ Now time.Duration }
 
 // LeaseRenewed says that the lease of the broker's registration was renewed. Now
-// is when the request was sent, so that it is never later than etcd's own view.
+// is when the request was sent, so that it is never later than etcd's own view. A
+// lease that was lost, and granted anew, counts once the metadata has reached the
+// revision of the new registration: others may have been elected meanwhile.
 type LeaseRenewed struct{ Now time.Duration }
 
 // ProposalHint says that the call that carried a proposal ended, however: answer,

@@ -158,11 +158,13 @@ func (s *State) isAnswered(e *EpochEnd) bool {
 
 // cutBack truncates to where both logs may still be equal.
 func (s *State) cutBack(e *EpochEnd) {
+	if e.LastEpoch < 0 {
+		s.cutAll(e)
+		return
+	}
 	l := &s.log
 	own, to := l.epochs.endOf(e.LastEpoch, l.end)
 	switch {
-	case e.LastEpoch < 0:
-		to = e.LogStart // nothing tells whether the logs were ever equal
 	case own < 0:
 		to = l.start // the leader has none of the epochs in this log
 	case own == e.LastEpoch:
@@ -170,7 +172,7 @@ func (s *State) cutBack(e *EpochEnd) {
 	}
 	unclean := to < l.hw
 	switch {
-	case e.LastEpoch >= 0 && to >= l.end:
+	case to >= l.end:
 		s.reopen() // an answer to something else
 	case unclean && !s.mayLoseCommitted():
 		s.breach(errorf("the leader of epoch %d has nothing in common with this log above offset %d, below the high watermark %d", s.rec.leaderEpoch, to, l.hw))
@@ -179,6 +181,20 @@ func (s *State) cutBack(e *EpochEnd) {
 	default:
 		s.startTruncate(to, unclean)
 	}
+}
+
+// cutAll begins anew at the leader's log start: its log knows no epoch as old as the
+// last one here, and nothing tells whether the logs were ever equal. They may have
+// been: records below the leader's log start are gone there, and compaction may have
+// taken all of an epoch from a log that was copied later. So this proves no loss, and
+// a replica that counts for what was committed does not give it up for that; what the
+// leader says is perhaps out of date.
+func (s *State) cutAll(e *EpochEnd) {
+	if e.LogStart < s.log.hw && s.rec.member && !s.mayLoseCommitted() {
+		s.reopen()
+		return
+	}
+	s.startReset(e.LogStart)
 }
 
 // mayLoseCommitted reports whether the leader may have been elected uncleanly, so

@@ -169,6 +169,7 @@ func TestBeginningAnew(t *testing.T) {
 	}{
 		{"the leader's log begins above this one", []step{
 			{anew(1, 2, 40, 20, 0, false), "reset to=20"},
+			{&Read{Req: 9, Offset: 2, ClientEpoch: -1, ClientSeen: -1, AllowFollower: true}, "rejected req=9 OFFSET_NOT_AVAILABLE"},
 			{&Truncated{End: 20}, "visible 20; open sess=1 leader=2 epoch=3 last=-1 end=20"},
 			{anew(1, -1, 20, 20, 30, true), "position sess=1 pe=1 last=-1 end=20 durable=20 start=20"},
 		}},
@@ -183,6 +184,13 @@ func TestBeginningAnew(t *testing.T) {
 		{"the epochs of this log are gone at the leader", []step{
 			{anew(1, -1, 10, 10, 0, false), "reset to=10"},
 			{&Truncated{End: 10}, "visible 10; open sess=1 leader=2 epoch=3 last=-1 end=10"},
+		}},
+		{"they are gone, and the leader's log begins where something was committed here: it may be out of date", []step{
+			{anew(1, -1, 10, 2, 0, false), "leave sess=1"},
+			{Tick{Now: 1020 * ms}, "open sess=2 leader=2 epoch=3 last=2 end=10"},
+			{follow3(2, func(r *Record) { r.ISR = []int32{2, 3} }), ""},
+			{anew(2, -1, 10, 2, 0, false), "reset to=2"}, // nobody counts on this copy
+			{&Truncated{End: 2}, "visible 2; open sess=2 leader=2 epoch=3 last=-1 end=2"},
 		}},
 		{"the leader knows none of the epochs of this log", []step{
 			{StartMoved{Start: 4}, ""},

@@ -6,9 +6,10 @@ const (
 	// A proposal is sent again so long after its call ended, doubled each time.
 	minRepeat = 50 * time.Millisecond
 	maxRepeat = 2 * time.Second
-	// A change that the controller refused is proposed again so much later.
-	minRefused = 500 * time.Millisecond
-	maxRefused = 10 * time.Second
+	// A change that the controller refused is proposed again so much later: mostly it
+	// concerns a follower that is about to be unfenced.
+	minRefused = 100 * time.Millisecond
+	maxRefused = 5 * time.Second
 	// A Tick that is late by more than this part of replica.lag.time.max.ms is.
 	forgiven = 10
 )

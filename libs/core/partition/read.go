@@ -31,6 +31,8 @@ func (s *State) refuseRead(r *Read) Reason {
 		settled = false // the leader may be ahead at any time
 	}
 	switch {
+	case s.log.op.kind == opReset:
+		return ReasonOffsetNotAvailable // it is being emptied
 	case r.ClientEpoch > s.rec.leaderEpoch:
 		return ReasonUnknownLeaderEpoch
 	case r.ClientSeen > s.log.hw && (!settled || r.ClientEpoch < 0):

@@ -16,6 +16,7 @@ type record struct {
 	unclean     bool
 	uncleanAt   int32
 	barred      bool // this broker is
+	member      bool // this broker is in ISR or ELR
 	onRecord    bool
 	shard       bool
 }
@@ -41,6 +42,7 @@ func (c *record) take(r *Record, self Replica) {
 	c.isr = append(c.isr[:0], r.ISR...)
 	c.minISR = max(int(r.MinISR), 1)
 	c.unclean, c.uncleanAt = r.Unclean, r.UncleanEpoch
+	c.member = slices.Contains(r.ISR, self.Broker) || slices.Contains(r.ELR, self.Broker)
 	c.barred = slices.Contains(r.Barred, self.Broker)
 	c.onRecord = r.OnRecord || r.Leader == self
 	c.shard = r.Shard
@@ -104,6 +106,7 @@ func (s *State) settle() {
 		// It is elected with nothing in its hands, by an operator. Offsets that were
 		// committed once are not given to other records.
 		s.startReset(max(s.log.hwFound, s.log.end))
+		s.log.keeping = false // what was set aside is the operator's
 		return
 	}
 	s.role = want

@@ -14,6 +14,9 @@ func (s *State) onHello(e *Hello) {
 			s.emit(CloseSess{Sess: p.sess, Reason: ReasonSuperseded})
 		}
 		s.forget(p)
+		if p.incarnation != e.From.Incarnation {
+			p.backoff, p.retryAt = 0, 0 // what was refused was another process
+		}
 		p.sess, p.newest, p.incarnation = e.Sess, e.Sess, e.From.Incarnation
 	}
 	if p.agreed {
@@ -87,7 +90,7 @@ func (s *State) forget(p *peer) {
 	if s.caughtUp(p) {
 		p.caughtUp = max(p.caughtUp, s.now)
 	}
-	p.sess, p.agreed, p.incarnation = 0, false, 0
+	p.sess, p.agreed = 0, false
 	p.end, p.durable, p.start, p.partEpoch = 0, 0, 0, -1
 }
 

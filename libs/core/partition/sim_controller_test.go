@@ -1,6 +1,12 @@
 package partition
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
+
+// simLease is how long a lease lasts.
+const simLease = 100 * time.Millisecond
 
 // simRecord is the partition record and the brokers' records at one revision.
 type simRecord struct {
@@ -15,6 +21,8 @@ type simController struct {
 	w       *world
 	now     simRecord
 	history []simRecord // by revision
+
+	lastLeader int32
 }
 
 func (c *simController) isIn(set []int32, b int32) bool { return slices.Contains(set, b) }
@@ -71,7 +79,27 @@ func (c *simController) elect() bool {
 			return true
 		}
 	}
-	return c.electUncleanOS()
+	return c.electUncleanOS() || c.electUnclean()
+}
+
+// electUnclean elects whoever is there, once the lease of the leader before is over.
+func (c *simController) electUnclean() bool {
+	r := &c.now
+	if !c.w.unclean || c.w.now < c.w.leases[c.lastLeader]+simLease+5*time.Millisecond {
+		return false
+	}
+	for _, b := range r.Replicas {
+		if n := c.w.nodes[b]; n.up && !r.fenced[b] && r.incarnation[b] == n.inc {
+			r.ISR, r.ELR, r.Barred = []int32{b}, nil, nil
+			c.lead(b)
+			r.UncleanEpoch = r.LeaderEpoch
+			c.w.lossy = true
+			c.w.acked = map[int]int64{}
+			c.w.count("unclean election")
+			return true
+		}
+	}
+	return false
 }
 
 // electUncleanOS elects the longest log when every member has vouched and all went
@@ -97,6 +125,7 @@ func (c *simController) electUncleanOS() bool {
 func (c *simController) lead(b int32) {
 	c.now.Leader = Replica{Broker: b, Incarnation: c.now.incarnation[b]}
 	c.now.LeaderEpoch++
+	c.lastLeader = b
 }
 
 // dropBarred takes barred members out once a trusted one leads.
@@ -223,7 +252,7 @@ func (c *simController) proposeISR(p *proposed) {
 			isr = append(isr, m.Broker)
 			continue
 		}
-		if r.fenced[m.Broker] || r.incarnation[m.Broker] != m.Incarnation || c.w.chance(10) {
+		if r.fenced[m.Broker] || r.incarnation[m.Broker] != m.Incarnation || c.w.faults && c.w.chance(10) {
 			c.w.count("refused proposal")
 			c.write("refuse a proposal")
 			return

@@ -269,7 +269,7 @@ func (w *world) start(n *node) {
 	n.cursor, n.floor = -1, len(w.ctl.history)-1
 	n.ops, n.results, n.refs, n.wake, n.hw = nil, nil, map[int64][]entry{}, 0, 0
 	w.say("%d starts as #%d with %v, %v", n.id, n.inc, d, d.verdict)
-	w.step(n, Settings{LagTimeMax: 200 * time.Millisecond})
+	w.step(n, Settings{LagTimeMax: 200 * time.Millisecond, LeaseTTL: simLease})
 	w.step(n, Flushing{OS: w.os})
 	w.step(n, &Opened{
 		MaxEpochSeen: d.lastEpoch(), Epochs: slices.Clone(d.epochs), Start: d.start, End: d.end(), Durable: d.durable, HW: d.hwSaved, Verdict: d.verdict, Absent: d.absent,

@@ -20,12 +20,11 @@ type request struct {
 // client produces one value after the other, each until it is acknowledged, and
 // reads.
 type client struct {
-	value  int // being produced, 0: none
-	acks   Acks
-	busy   bool
-	seen   int64
-	epoch  int32
-	misses int
+	value int // being produced, 0: none
+	acks  Acks
+	busy  bool
+	seen  int64
+	epoch int32
 }
 
 // world is one walk: brokers, a controller, clients and the network between them.
@@ -34,11 +33,14 @@ type world struct {
 	os        bool
 	ordered   bool // streams lose, repeat and reorder nothing
 	losses    bool // disks may be lost
+	unclean   bool // unclean elections are allowed
+	lossy     bool // there was one: what was committed may be gone
 	faults    bool
 	now       time.Duration
 	nodes     map[int32]*node
 	ids       []int32
 	ctl       *simController
+	leases    map[int32]time.Duration // when each broker's was renewed last
 	links     []*link
 	proposals []proposed
 	clients   []client
@@ -53,6 +55,7 @@ type world struct {
 	committed  []entry
 	acked      map[int]int64 // value → offset, acks=all
 	deleted    int64         // offsets below may be gone
+	answered   int           // produces with acks=all that were acknowledged
 	lastServed int64
 
 	counts  map[string]int
@@ -63,10 +66,11 @@ type world struct {
 
 func newWorld(seed uint64, tracing bool) *world {
 	w := &world{
-		rng: rand.New(rand.NewPCG(seed, 7)), nodes: map[int32]*node{}, requests: map[int64]*request{}, values: map[int64]int{}, owner: map[int32]Replica{},
+		rng: rand.New(rand.NewPCG(seed, 7)), nodes: map[int32]*node{}, requests: map[int64]*request{}, values: map[int64]int{}, owner: map[int32]Replica{}, leases: map[int32]time.Duration{},
 		acked: map[int]int64{}, counts: map[string]int{}, tracing: tracing, faults: true, now: time.Millisecond,
 	}
 	w.os, w.ordered, w.losses = w.chance(30), w.chance(50), w.chance(60)
+	w.unclean = w.chance(10)
 	w.clients = make([]client, 3)
 	w.ids = []int32{1, 2, 3}
 	if w.chance(15) {
@@ -79,13 +83,14 @@ func newWorld(seed uint64, tracing bool) *world {
 	w.ctl = &simController{w: w, now: simRecord{incarnation: map[int32]uint64{}, fenced: map[int32]bool{}}}
 	r := &w.ctl.now
 	r.Generation, r.Revision, r.PartEpoch, r.LeaderEpoch = 1, 1, 0, 1
-	r.Replicas, r.ISR, r.MinISR = w.ids, slices.Clone(w.ids), minISR
+	r.Replicas, r.ISR, r.MinISR, r.Unclean = w.ids, slices.Clone(w.ids), minISR, w.unclean
 	for _, id := range w.ids {
 		w.nodes[id] = &node{id: id}
 		w.nextInc++
 		r.incarnation[id], r.fenced[id] = w.nextInc, false
 	}
 	r.Leader = Replica{Broker: 1, Incarnation: r.incarnation[1]}
+	w.ctl.lastLeader = 1
 	w.ctl.save("create")
 	w.nextInc = 0
 	for range w.n(6) {
@@ -123,6 +128,9 @@ func (w *world) anyNode() *node { return w.nodes[w.ids[w.n(len(w.ids))]] }
 
 // stamp tells an event the time.
 func (w *world) stamp(ev Event) Event {
+	if _, ok := ev.(LeaseRenewed); ok {
+		return ev // it tells when it was sent
+	}
 	v := reflect.ValueOf(ev)
 	if v.Kind() == reflect.Pointer {
 		if f := v.Elem().FieldByName("Now"); f.IsValid() {
@@ -272,10 +280,13 @@ func (w *world) replied(n *node, e *Reply) {
 			w.fail("value %d was acknowledged at %d and at %d", r.value, at, e.Base)
 		}
 		w.acked[r.value] = e.Base
-		if int64(len(w.committed)) <= e.Base || w.committed[e.Base].value != r.value {
+		if w.lossy {
+			delete(w.acked, r.value)
+		} else if int64(len(w.committed)) <= e.Base || w.committed[e.Base].value != r.value {
 			w.fail("value %d was acknowledged at %d, which is not committed", r.value, e.Base)
 		}
 		w.count("acknowledged")
+		w.answered++
 	}
 	cl.value = 0
 }
@@ -299,7 +310,7 @@ func (w *world) read(c int) {
 		return // refused reads are gone by now, served ones too
 	}
 	if w.lastServed >= 0 {
-		if w.lastServed < cl.seen {
+		if w.lastServed < cl.seen && !w.lossy {
 			w.fail("a client saw %d, and %d afterwards from broker %d", cl.seen, w.lastServed, n.id)
 		}
 		_, epoch := n.st.Leader()
@@ -313,6 +324,9 @@ func (w *world) read(c int) {
 func (w *world) served(n *node, e *Serve) {
 	delete(w.requests, e.Req)
 	w.lastServed = e.UpTo
+	if w.lossy {
+		return
+	}
 	for i := e.From; i < e.UpTo; i++ {
 		if got, ok := n.disk.at(i); ok && (i >= int64(len(w.committed)) || got != w.committed[i]) {
 			w.fail("broker %d serves %v at %d, which was not committed there", n.id, got, i)
@@ -333,6 +347,12 @@ func (w *world) claimEpoch(n *node, epoch int32) {
 func (w *world) checkNode(n *node) {
 	st := n.st
 	hw := st.HighWatermark()
+	if w.lossy {
+		if st.role == leading && hw > n.hw && len(st.rec.isr) == 1 && st.rec.leaderEpoch < w.ctl.now.UncleanEpoch {
+			w.fail("broker %d commits alone in leader epoch %d, after the unclean election of epoch %d", n.id, st.rec.leaderEpoch, w.ctl.now.UncleanEpoch)
+		}
+		return
+	}
 	if st.role == leading && hw > int64(len(w.committed)) {
 		for i := int64(len(w.committed)); i < hw; i++ {
 			e, ok := n.disk.at(i)
@@ -348,7 +368,7 @@ func (w *world) checkNode(n *node) {
 		w.fail("broker %d has the high watermark %d where %d records are committed", n.id, hw, len(w.committed))
 		return
 	}
-	for i := max(n.disk.base, n.disk.start); i < hw; i++ {
+	for i := max(n.disk.base, n.disk.start); i < hw && st.log.op.kind != opReset; i++ {
 		if e, ok := n.disk.at(i); !ok || e != w.committed[i] {
 			w.fail("broker %d holds %v at %d, below its high watermark %d; committed was %v", n.id, e, i, hw, w.committed[i])
 			return
