@@ -61,6 +61,7 @@ type node struct {
 	addr        string
 	registry    *prometheus.Registry
 	stop        func(clean bool)
+	dead        chan struct{} // closed once it has stopped
 }
 
 func newMesh(t testing.TB, brokers int32, o meshOptions) *mesh {
@@ -85,7 +86,7 @@ func newMesh(t testing.TB, brokers int32, o meshOptions) *mesh {
 func (m *mesh) start(id int32, incarnation uint64, fs vfs.FS) *node {
 	t := m.t
 	t.Helper()
-	n := &node{m: m, id: id, incarnation: incarnation, fs: fs, registry: prometheus.NewRegistry()}
+	n := &node{m: m, id: id, incarnation: incarnation, fs: fs, registry: prometheus.NewRegistry(), dead: make(chan struct{})}
 	self := &typev1.Process{Id: id, Incarnation: incarnation}
 	must := func(err error) {
 		t.Helper()
@@ -154,12 +155,18 @@ func (m *mesh) start(id int32, incarnation uint64, fs vfs.FS) *node {
 		n.grpc.Stop()
 		n.server.Wait()
 		n.fetchers.Close()
-		var err error
 		stopCtx, stopCancel := context.WithTimeout(context.WithoutCancel(ctx), brokertest.Patience)
 		defer stopCancel()
-		err = n.manager.Stop(stopCtx)
+		if !clean {
+			stopCancel() // a crash waits for nobody
+		}
+		err := n.manager.Stop(stopCtx)
+		if !clean {
+			err = nil
+		}
 		cancel()
 		loops.Wait()
+		close(n.dead)
 		err = errors.Join(err, pool.Close())
 		if clean {
 			err = errors.Join(err, n.store.Close())
