@@ -4,5 +4,6 @@
 // The caller's duties: make a [Monitor], let it Run for as long as the controller
 // lives, tell it with SetLeading whether this controller leads, and ask it with
 // Observe, in the leader's loop, what is to be done about what it has found out.
-// It decides nothing by itself.
+// Where somebody has to be alive at this moment, Probe asks; Probes tells who has
+// answered lately. It writes nothing by itself.
 package liveness
