@@ -278,7 +278,7 @@ func TestDeletedRecordsAreGoneFromEveryReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.ctl.SetPartition(id, 0, func(r *controllerv1.Partition) { r.Leader, r.Isr = p.process(0), []int32{1, 2} })
-	if got, err := del(0, 3, -1, 500*time.Millisecond); !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED) || err.Outcome != typev1.Outcome_OUTCOME_UNKNOWN {
+	if got, err := del(0, 3, -1, 2*time.Second); !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED) || err.Outcome != typev1.Outcome_OUTCOME_UNKNOWN {
 		t.Errorf("without the follower: %v", got)
 	}
 	p.start(1)

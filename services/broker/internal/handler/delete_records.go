@@ -13,8 +13,10 @@ import (
 const (
 	// defaultDeleteTimeout is for calls without a deadline.
 	defaultDeleteTimeout = 30 * time.Second
-	// answerShare is left of a call's deadline for the answer to travel.
-	answerShare = 10
+	// A tenth of a call's deadline, but that much if there is twice as much, is left for
+	// the answer to travel.
+	answerShare   = 10
+	minAnswerTime = 100 * time.Millisecond
 )
 
 // DeleteRecords supports all topics but the internal ones, whose records are the
@@ -37,7 +39,7 @@ func (h *Handlers) DeleteRecords(ctx context.Context, req *brokerv1.DeleteRecord
 	timeout := defaultDeleteTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = time.Until(deadline)
-		timeout = min(timeout-timeout/answerShare, maxProduceTimeout)
+		timeout = min(timeout-max(timeout/answerShare, min(timeout/2, minAnswerTime)), maxProduceTimeout)
 	}
 	for i, p := range req.GetPartitions() {
 		deleteRecords(m, p, timeout, func(start int64, err *rpc.Error) { results <- result{i, start, err} })

@@ -187,14 +187,16 @@ func (m *Manager) barred(p *controllerv1.Partition) bool {
 }
 
 // mayReplace reports whether a replica that was withheld as missing may be made
-// anew: the stream shows this incarnation on record and the replica not barred.
+// anew, so that somebody can be elected: the stream shows this incarnation on record,
+// the replica not barred, and no leader. Where there is one the core sees to it.
 func (m *Manager) mayReplace(r *Replica, p *controllerv1.Partition, onRecord bool) bool {
-	return r.stored() == nil && r.verdict == store.Missing && onRecord && !m.barred(p)
+	return r.stored() == nil && r.verdict == store.Missing && onRecord && !m.barred(p) && p.GetLeader().GetId() == 0
 }
 
 // make opens or creates one replica; nil if that failed for now. created counts
 // those that are new.
 func (m *Manager) make(k store.Key, t *metadata.Topic, p *controllerv1.Partition, onRecord bool, created *atomic.Int64) *Replica {
+	m.retire(k) // which may have been about to make it
 	verdict := m.cfg.Store.Verdict(k)
 	stored := m.cfg.Store.Replica(k)
 	if stored == nil && verdict == store.Missing && onRecord && !m.barred(p) {
@@ -216,7 +218,6 @@ func (m *Manager) make(k store.Key, t *metadata.Topic, p *controllerv1.Partition
 		m.cfg.Logger.Debug("created a replica", "dir", stored.Dir, "topic_id", k.Topic)
 		created.Add(1)
 	}
-	m.retire(k)
 	r := newReplica(m, k, t.Name, t.Internal, stored, verdict)
 	r.configure(&t.Config)
 	r.open(!t.Config.FsyncBeforeAck())
