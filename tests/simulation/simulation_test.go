@@ -1,0 +1,157 @@
+package simulation
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	simSeed     = flag.Uint64("sim.seed", 0, "replay the walk of this seed and tell its story; with -sim.seeds or -sim.duration begin there")
+	simSeeds    = flag.Int("sim.seeds", 0, "run so many seeds")
+	simDuration = flag.Duration("sim.duration", 0, "run seeds for so long")
+	simStory    = flag.Int("sim.story", 150, "how many of the last lines of a story to show; 0: all")
+	simWorkers  = flag.Int("sim.workers", 2, "how many walks run at a time")
+	simShrink   = flag.Bool("sim.shrink", true, "shrink the first walk that fails")
+)
+
+// fixedSeeds is how many seeds every run of the tests takes.
+const fixedSeeds = 200
+
+// TestSimulation runs walks and looks for anything that must not be.
+func TestSimulation(t *testing.T) {
+	switch {
+	case *simSeed != 0 && *simSeeds == 0 && *simDuration == 0:
+		replay(t, *simSeed)
+		return
+	case *simSeeds == 0 && *simDuration == 0:
+		*simSeeds = fixedSeeds
+	}
+	r := runMany(max(*simSeed, 1), *simSeeds, *simDuration)
+	r.print(t)
+	for _, f := range r.failed {
+		t.Errorf("seed %d: %v", f.seed, f.failure)
+	}
+	if len(r.failed) > 0 && *simShrink {
+		tell(t, r.failed[0].seed)
+	}
+	verdict := "nothing was found"
+	if len(r.failed) > 0 {
+		verdict = fmt.Sprintf("%d failed, the first with -sim.seed=%d", len(r.failed), r.failed[0].seed)
+	}
+	fmt.Printf("%d seeds in %v (%.0f a minute), %d events: %s\n", r.ran, r.took.Round(time.Millisecond), float64(r.ran)/r.took.Minutes(), r.counts["events"], verdict)
+}
+
+type failed struct {
+	seed    uint64
+	failure *failure
+}
+
+// results are those of many walks.
+type results struct {
+	ran    int
+	took   time.Duration
+	counts map[string]int
+	failed []failed
+}
+
+// maxFailed bounds how many failing walks are looked for.
+const maxFailed = 5
+
+// runMany runs walks side by side, each in one goroutine.
+func runMany(first uint64, seeds int, duration time.Duration) *results {
+	began := time.Now()
+	r := &results{counts: map[string]int{}}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	next := first
+	take := func() (uint64, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(r.failed) >= maxFailed || seeds > 0 && next >= first+uint64(seeds) || duration > 0 && time.Since(began) > duration {
+			return 0, false
+		}
+		next++
+		return next - 1, true
+	}
+	for range *simWorkers {
+		wg.Go(func() {
+			for {
+				seed, ok := take()
+				if !ok {
+					return
+				}
+				w := run(seed, nil, map[string]int{}, false)
+				mu.Lock()
+				r.ran++
+				for k, v := range w.counts {
+					r.counts[k] += v
+				}
+				r.counts["events"] += w.steps
+				if w.failure != nil {
+					r.failed = append(r.failed, failed{seed, w.failure})
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	slices.SortFunc(r.failed, func(a, b failed) int { return int(int64(a.seed) - int64(b.seed)) })
+	r.took = time.Since(began)
+	return r
+}
+
+func (r *results) print(t *testing.T) {
+	if !testing.Verbose() {
+		return
+	}
+	var names []string
+	for k := range r.counts {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	for _, k := range names {
+		fmt.Printf("  %9d  %s\n", r.counts[k], k)
+	}
+}
+
+// replay runs one walk and tells it.
+func replay(t *testing.T, seed uint64) {
+	w := run(seed, nil, map[string]int{}, true)
+	show(w.story)
+	verdict := "nothing was found"
+	if w.failure != nil {
+		verdict = w.failure.String()
+		t.Errorf("seed %d: %v", seed, w.failure)
+		if *simShrink {
+			tell(t, seed)
+		}
+	}
+	fmt.Printf("1 seed, %d events: %s\n", w.steps, verdict)
+}
+
+func show(story []string) {
+	if n := *simStory; n > 0 && len(story) > n {
+		fmt.Printf("… %d lines before\n", len(story)-n)
+		story = story[len(story)-n:]
+	}
+	fmt.Fprintln(os.Stdout, strings.Join(story, "\n"))
+}
+
+// tell shrinks a failing walk and tells what is left of it.
+func tell(t *testing.T, seed uint64) {
+	w := run(seed, nil, map[string]int{}, false)
+	if w.failure == nil {
+		t.Errorf("seed %d fails no more: the simulation is not deterministic", seed)
+		return
+	}
+	steps := shrink(w)
+	w = run(seed, steps, map[string]int{}, true)
+	fmt.Printf("seed %d, shrunk to %d steps:\n", seed, len(steps))
+	show(w.story)
+}
