@@ -421,6 +421,18 @@ func (c *copies) reconcile(*rapid.T) {
 	c.write(Reconcile(c.State, hints))
 }
 
+// tidy reconciles until there is nothing to do.
+func (c *copies) tidy() {
+	for range 50 {
+		plan, err := Reconcile(c.State, Hints{})
+		if err == nil && plan.IsEmpty() {
+			return
+		}
+		c.write(plan, err)
+	}
+	c.t.Fatalf("reconcile does not come to an end")
+}
+
 // recover ends the faults: everybody comes back as it is, and everything must be in
 // order again where somebody may lead.
 func (c *copies) recover(t *rapid.T) {
@@ -436,7 +448,7 @@ func (c *copies) recover(t *rapid.T) {
 			c.SetVouches(r)
 			plan, err := RegisterBroker(c.State, r)
 			c.write(plan, err)
-			c.settle(t)
+			c.tidy()
 		}
 		if record := c.Broker(b).Value; record.Fenced || record.Process != c.running[b] {
 			t.Fatalf("broker %d is not back: %+v", b, record)
@@ -463,7 +475,7 @@ func (c *copies) recover(t *rapid.T) {
 			plan, err := ProposeISR(c.State, c.proposal(p, p.Replicas...))
 			c.write(plan, err)
 		}
-		c.settle(t)
+		c.tidy()
 		c.advance(t)
 	}
 	for _, name := range c.partitionNames() {

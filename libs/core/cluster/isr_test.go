@@ -119,11 +119,32 @@ func TestLoweringAndRaisingMin(t *testing.T) {
 		t.Fatalf("left an insufficient ISR: %+v", q)
 	}
 	w.stop(t, 1)
-	// Lowered with nobody to lead: what is eligible stays, the ISR does not suffice.
-	if q := set("2"); q.MinISR != 2 || !slices.Equal(q.ELR, []int32{2}) || !q.Leader.IsZero() {
-		t.Fatalf("lowered to 2: %+v", q)
+	// Lowered with nobody to lead: the eligible one may be the only one that is whole.
+	if q := set("1"); q.MinISR != 3 || !slices.Equal(q.ELR, []int32{2}) || !q.Leader.IsZero() {
+		t.Fatalf("lowered with nobody to lead: %+v", q)
 	}
-	if q := set("1"); q.MinISR != 1 || len(q.ELR) != 0 || !slices.Equal(q.ISR, []int32{1}) {
-		t.Fatalf("lowered to 1: %+v", q)
+	w.start(t, 1, as(p, UncleanOS, 1, 5))
+	if q := w.now(p); !q.Leader.IsZero() || !slices.Equal(q.ELR, []int32{2}) {
+		t.Fatalf("1 lost its page cache, 2 is silent: %+v", q)
+	}
+	w.start(t, 2, as(p, Intact, 1, 9))
+	if q := w.now(p); q.MinISR != 1 || q.Leader.ID != 2 || !slices.Equal(q.ISR, []int32{2}) || len(q.ELR)+len(q.Barred) != 0 {
+		t.Fatalf("with a leader: %+v", q)
+	}
+}
+
+func TestLoweringMinEndsEligibility(t *testing.T) {
+	w, p := minTwo(t)
+	w.stop(t, 3)
+	w.stop(t, 2)
+	q := w.now(p)
+	if !slices.Equal(q.ISR, []int32{1}) || !slices.Equal(q.ELR, []int32{2}) {
+		t.Fatalf("%+v", q)
+	}
+	plan, err := AlterTopic(w.State, AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"min.insync.replicas": "1"}})
+	w.apply(t, plan, err)
+	w.settle(t)
+	if q = w.now(p); q.MinISR != 1 || len(q.ELR) != 0 || !slices.Equal(q.ISR, []int32{1}) {
+		t.Fatalf("%+v", q)
 	}
 }

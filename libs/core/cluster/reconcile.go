@@ -98,12 +98,15 @@ func (s *State) outOfLine(hints Hints) (leaders, others []Partition) {
 	return leaders, others
 }
 
-// inLine is a partition's record as it should be, and what it waits for.
+// inLine is a partition's record as it should be, and what it waits for. A lower
+// min.insync.replicas waits for a leader: it may end the eligibility of the only
+// replica that is whole, and with nobody to lead it helps nobody.
 func (s *State) inLine(view brokerView, p Partition, config *topicconfig.Config, hints Hints) (Partition, WaitKind) {
-	p.MinISR = minISR(&p, config)
+	want := minISR(&p, config)
+	p.MinISR = max(p.MinISR, want)
 	wait := view.elect(&p, config, hints)
-	if len(p.ELR) > 0 && int32(len(p.ISR)) >= p.MinISR {
-		// min.insync.replicas was lowered, also with nobody to lead.
+	if want < p.MinISR && !p.Leader.IsZero() {
+		p.MinISR = want
 		trim(&p)
 	}
 	return p, wait
