@@ -27,7 +27,7 @@ func (b *Broker) identityInMesh() partition.Replica {
 func (b *Broker) regress(err *rpc.Error) {
 	b.handlers.Refuse(err)
 	switch was := b.regressed.Swap(err); {
-	case err != nil && (was == nil || was.Message != err.Message):
+	case err != nil && (was == nil || was.Metadata["what"] != err.Metadata["what"]):
 		b.logger.Error("serves nothing until the mesh is restored", "error", err)
 	case err == nil && was != nil:
 		b.logger.Warn("the mesh has been restored: serves again", "position", b.watcher.Image().Position().String())
