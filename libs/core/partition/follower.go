@@ -158,12 +158,12 @@ func (s *State) isAnswered(e *EpochEnd) bool {
 
 // cutBack truncates to where both logs may still be equal.
 func (s *State) cutBack(e *EpochEnd) {
-	if e.LastEpoch < 0 {
+	l := &s.log
+	own, to := l.epochs.endOf(e.LastEpoch, l.end)
+	if e.LastEpoch < 0 || own < 0 && l.start == l.end {
 		s.cutAll(e)
 		return
 	}
-	l := &s.log
-	own, to := l.epochs.endOf(e.LastEpoch, l.end)
 	switch {
 	case own < 0:
 		to = l.start // the leader has none of the epochs in this log
@@ -184,7 +184,8 @@ func (s *State) cutBack(e *EpochEnd) {
 }
 
 // cutAll begins anew at the leader's log start: its log knows no epoch as old as the
-// last one here, and nothing tells whether the logs were ever equal. They may have
+// last one here, or this one holds no record and knows newer epochs only; nothing
+// tells whether the logs were ever equal. They may have
 // been: records below the leader's log start are gone there, and compaction may have
 // taken all of an epoch from a log that was copied later. So this proves no loss, and
 // a replica that counts for what was committed does not give it up for that; what the

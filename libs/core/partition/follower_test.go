@@ -192,6 +192,15 @@ func TestBeginningAnew(t *testing.T) {
 			{anew(2, -1, 10, 2, 0, false), "reset to=2"}, // nobody counts on this copy
 			{&Truncated{End: 2}, "visible 2; open sess=2 leader=2 epoch=3 last=-1 end=2"},
 		}},
+		{"all of this log is gone, and its last epoch unknown to the leader", []step{
+			{follow3(2, func(r *Record) { r.ISR = []int32{2, 3} }), ""},
+			{answer(1, 2, 10, true), "visible 8; position sess=1 pe=2 last=2 end=10 durable=10 start=0"},
+			{&Watermark{Sess: 1, LeaderEpoch: 3, HW: 10, Start: 10}, "visible 10; start at=10"},
+			{StartMoved{Op: 1, Start: 10}, "position sess=1 pe=2 last=2 end=10 durable=10 start=10"},
+			{LeaderGone{Sess: 1, Now: time.Second}, ""},
+			{Tick{Now: 2 * time.Second}, "open sess=2 leader=2 epoch=3 last=2 end=10"},
+			{anew(2, 1, 20, 4, 0, false), "reset to=4"},
+		}},
 		{"the leader knows none of the epochs of this log", []step{
 			{StartMoved{Start: 4}, ""},
 			{answer(1, 0, 6, false), "truncate to=4"},

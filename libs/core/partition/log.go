@@ -95,7 +95,7 @@ func (s *State) onOpened(o *Opened) {
 		l.epochs = l.epochs.assign(max(o.MaxEpochSeen, 0), o.Start)
 	}
 	l.maxEpochSeen = max(o.MaxEpochSeen, l.epochs.last())
-	l.start, l.end, l.durable, l.hwFound = o.Start, o.End, o.Durable, o.HW
+	l.start, l.end, l.durable, l.hwFound = min(o.Start, o.End), o.End, o.Durable, o.HW
 	l.hw = max(min(o.HW, l.counted()), l.start)
 	if s.fence.less(o.Fence) {
 		s.fence = o.Fence

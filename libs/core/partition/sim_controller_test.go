@@ -113,7 +113,7 @@ func (c *simController) electUncleanOS() bool {
 		if r.fenced[b] || !n.up || n.disk.verdict != UncleanOS || r.incarnation[b] != n.inc {
 			return false
 		}
-		if at := int64(n.disk.lastEpoch())<<32 + n.disk.end(); at > longest {
+		if at := int64(n.disk.lastEpoch()+1)<<32 + n.disk.end(); at > longest {
 			best, longest = b, at
 		}
 	}

@@ -259,7 +259,7 @@ func (w *world) start(n *node) {
 	switch {
 	case d.absent:
 		found = Missing
-	case d.end() < d.hwSaved:
+	case d.end() < d.hwSaved, d.end() < d.start:
 		found = Cut
 	}
 	d.verdict = max(d.verdict, found)
