@@ -5,6 +5,7 @@ import (
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/libs/topicid"
 )
 
 // fakeReader is one asking of a fetch stream.
@@ -12,6 +13,8 @@ type fakeReader struct {
 	ask  *brokerv1.FetchPartition
 	next int64
 	told int64 // high watermark told
+	// follower lets it read a replica that does not lead.
+	follower bool
 }
 
 func (b *fakeBroker) Fetch(stream brokerv1.LogService_FetchServer) error {
@@ -24,7 +27,7 @@ func (b *fakeBroker) Fetch(stream brokerv1.LogService_FetchServer) error {
 	}}); err != nil {
 		return err
 	}
-	credit := first.GetInitial().CreditBytes
+	credit, follower := first.GetInitial().CreditBytes, first.GetInitial().AllowFollower
 	requests := make(chan *brokerv1.FetchRequest)
 	go func() {
 		defer close(requests)
@@ -82,7 +85,7 @@ func (b *fakeBroker) Fetch(stream brokerv1.LogService_FetchServer) error {
 				}
 			}
 			for _, a := range req.GetUpdate().GetAdd() {
-				readers = append(readers, &fakeReader{ask: a, next: a.FetchOffset, told: -1})
+				readers = append(readers, &fakeReader{ask: a, next: a.FetchOffset, told: -1, follower: follower})
 			}
 		}
 	}
@@ -96,11 +99,21 @@ func (b *fakeBroker) serve(r *fakeReader, credit *int64) (resp *brokerv1.FetchRe
 		}}, nil, true
 	}
 	p, err := b.part(r.ask.TopicId, r.ask.Partition, -1)
+	if t := b.m.topics[topicid.ID(r.ask.TopicId)]; r.follower && t != nil {
+		p, err = t.parts[r.ask.Partition], nil
+	}
 	if err == nil && b.m.onFetch != nil && r.told < 0 {
 		err = b.m.onFetch(b, r.ask)
 	}
 	if err != nil {
 		return fail(err)
+	}
+	end := p.end - p.hidden
+	switch {
+	case r.ask.CurrentLeaderEpoch > p.epoch:
+		return fail(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_LEADER_EPOCH, "epoch %d is not known", r.ask.CurrentLeaderEpoch))
+	case r.told < 0 && r.next >= p.start && r.next <= p.end && (r.next > end || r.ask.SeenVisibleEnd > end):
+		return fail(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_OFFSET_NOT_AVAILABLE, "up to %d only", end))
 	}
 	if r.next < p.start || r.next > p.end {
 		return fail(rpc.Errorf(reasonOffsetOutOfRange, "%d is not in %d to %d", r.next, p.start, p.end))
@@ -110,25 +123,25 @@ func (b *fakeBroker) serve(r *fakeReader, credit *int64) (resp *brokerv1.FetchRe
 			return fail(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_LOG_TRUNCATED, "epoch %d before %d, not %d", e, r.next, r.ask.LastFetchedEpoch))
 		}
 	}
-	visible := &brokerv1.VisibleEnd{LeaderEpoch: p.epoch, HighWatermark: p.end, LastStableOffset: p.end, LogStartOffset: p.start}
+	visible := &brokerv1.VisibleEnd{LeaderEpoch: p.epoch, HighWatermark: end, LastStableOffset: end, LogStartOffset: p.start}
 	for _, batch := range p.batches {
 		h, perr := record.ParseHeader(batch)
-		if perr != nil || h.NextOffset() <= r.next {
+		if perr != nil || h.NextOffset() <= r.next || h.NextOffset() > end {
 			continue
 		}
 		if *credit <= 0 {
 			return nil, nil, false
 		}
 		*credit -= int64(len(batch))
-		r.next, r.told = h.NextOffset(), p.end
+		r.next, r.told = h.NextOffset(), end
 		return &brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_Batches{Batches: &brokerv1.FetchBatches{
 			FetchId: r.ask.FetchId, NextOffset: r.next, VisibleEnd: visible, CreditCost: int64(len(batch)),
 		}}}, batch, false
 	}
-	if r.told == p.end && r.next == p.end {
+	if r.told == end && r.next == end {
 		return nil, nil, false
 	}
-	r.next, r.told = p.end, p.end
+	r.next, r.told = end, end
 	return &brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_Watermarks{Watermarks: &brokerv1.FetchWatermarks{
 		Watermarks: []*brokerv1.FetchWatermark{{FetchId: r.ask.FetchId, NextOffset: r.next, VisibleEnd: visible}},
 	}}}, nil, false

@@ -70,8 +70,9 @@ type fakeMesh struct {
 	groups   map[string]*fakeGroup
 	asked    int // metadata requests
 	cluster  string
-	lastID   int64 // producer id handed out
-	deaf     int32 // a broker that answers nothing
+	lastID   int64   // producer id handed out
+	deaf     int32   // a broker that answers nothing
+	listed   []int32 // leader epochs that offsets were asked for with
 
 	// onInit may refuse to hand out a producer id; nil: it is handed out.
 	onInit func(b *fakeBroker) *rpc.Error
@@ -102,6 +103,7 @@ type fakeTopic struct {
 type fakePart struct {
 	leader, epoch int32
 	start, end    int64
+	hidden        int64 // of them, at the end: not committed yet
 	batches       [][]byte
 	owner         int32
 	shardEpoch    int64
@@ -446,12 +448,17 @@ func (b *fakeBroker) ListOffsets(_ context.Context, req *brokerv1.ListOffsetsReq
 	resp := &brokerv1.ListOffsetsResponse{}
 	for _, q := range req.Partitions {
 		r := &brokerv1.ListOffsetsResult{Offset: -1}
-		if p, err := b.part(q.TopicId, q.Partition, q.CurrentLeaderEpoch); err != nil {
+		p, err := b.part(q.TopicId, q.Partition, q.CurrentLeaderEpoch)
+		if t := b.m.topics[topicid.ID(q.TopicId)]; req.AllowFollower && t != nil {
+			p, err = t.parts[q.Partition], nil
+		}
+		b.m.listed = append(b.m.listed, q.CurrentLeaderEpoch)
+		if err != nil {
 			r.Error = rpc.ToProto(err)
 		} else if r.LeaderEpoch = p.epoch; q.Spec.GetPlace() == typev1.OffsetSpec_PLACE_EARLIEST {
 			r.Offset = p.start
 		} else {
-			r.Offset = p.end
+			r.Offset = p.end - p.hidden
 		}
 		resp.Results = append(resp.Results, r)
 	}
