@@ -42,6 +42,21 @@ func benchReplicate(b *testing.B, size int, durability string) {
 	wg.Wait()
 }
 
+// One record at a time, acks=all: what a synchronous producer waits for.
+func BenchmarkReplicateLatency(b *testing.B) {
+	for _, durability := range []string{"fsync", "os"} {
+		b.Run(durability, func(b *testing.B) {
+			m := newMesh(b, 3, meshOptions{root: b.TempDir(), fs: func(int32) vfs.FS { return vfs.OS() }})
+			id := m.ctl.CreateReplicated("t", 1, 2, map[string]string{"durability": durability}, 1, 2, 3)
+			m.awaitLeads(1, id, 0)
+			m.nodes[1].mustStore(id, 0, "first")
+			batch := encode(b, strings.Repeat("x", 100))
+			b.ResetTimer()
+			produceMany(b, m.nodes[1], id, 0, batch, b.N, 1)
+		})
+	}
+}
+
 // produceMany keeps so many batches in flight.
 func produceMany(b *testing.B, n *node, id topicid.ID, p int32, batch []byte, count, inFlight int) {
 	h, err := record.ParseHeader(batch)
