@@ -127,7 +127,15 @@ func TestFirstLeaderWithAFailedDisk(t *testing.T) {
 	w, e := fresh(t)
 	p := e.Value
 	w.tell(t, p, 1, Corrupt)
+	if q := w.now(p); q.PartitionEpoch != p.PartitionEpoch {
+		t.Errorf("changed by it alone: %+v", q)
+	}
 	w.tell(t, p, 2, Intact)
+	// The registration comes again, to another controller: what was told since stays.
+	r := BrokerRegistration{Process: w.Broker(2).Value.Process, Address: "h2:1", Vouches: as(p, Missing, -1, 0)}
+	w.SetVouches(r)
+	plan, err := RegisterBroker(w.State, r)
+	w.apply(t, plan, err)
 	w.tell(t, p, 3, Intact)
 	if q := w.now(p); q.Leader.ID != 2 || !slices.Equal(q.ISR, []int32{2, 3}) || len(q.Barred) != 0 {
 		t.Errorf("%+v", q)

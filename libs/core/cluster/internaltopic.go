@@ -77,9 +77,11 @@ func raiseInternal(s *State) map[PartitionID][]int32 {
 }
 
 // canRaise tells whether a partition of an internal topic lacks replicas that the
-// live brokers could hold.
+// live brokers could hold, and no plan moves it, which would take it back.
 func canRaise(s *State, e *Entry[Partition], want int) bool {
-	return s.living(e.Value.id()) != nil && !e.Value.IsReassigning() && len(e.Value.Replicas) < want
+	id := e.Value.id()
+	_, planned := s.index.planOf[id]
+	return len(e.Value.Replicas) < want && !planned && !e.Value.IsReassigning() && s.living(id) != nil
 }
 
 // countLoads counts over some partitions, as their reassignments will leave them.

@@ -100,6 +100,23 @@ func TestInternalTopicWithTwoMoreAtOnce(t *testing.T) {
 	}
 }
 
+func TestInternalTopicIsNotRaisedWhileItMoves(t *testing.T) {
+	w := newWorld(t, 1)
+	outcome := w.offsets(t)
+	p := w.Partition(outcome.ID, 0).Value
+	w.start(t, 2, nil)
+	w.join(t, p, 1, 2)
+	w.begin(t, Move{PartitionName: PartitionName{OffsetsTopic, 0}, To: []int32{2}})
+	w.start(t, 3, nil)
+	if q := w.now(p); !slices.Equal(q.Replicas, []int32{2, 1}) || !q.IsReassigning() {
+		t.Fatalf("%+v", q)
+	}
+	w.advance(t)
+	if q := w.now(p); len(q.Replicas) != 3 || q.IsReassigning() || q.Leader.ID != 2 {
+		t.Errorf("%+v", q)
+	}
+}
+
 func TestInternalTopicNeedsABroker(t *testing.T) {
 	_, _, err := EnsureInternalTopic(newWorld(t).State, testLimits(), OffsetsTopic, newWorld(t).newID(), 0)
 	wantReason(t, err, "STARTING")

@@ -235,3 +235,21 @@ func TestUncleanByConfigTakesTheLongest(t *testing.T) {
 		t.Errorf("waiting: %+v, %+v", waits, w.now(p))
 	}
 }
+
+// With more to write than one plan takes, those without a leader come first.
+func TestLeaderlessFirst(t *testing.T) {
+	w := full(t, 1, 5000)
+	plan, err := FenceBroker(w.State, w.life(1))
+	w.apply(t, plan, err)
+	plan, err = Reconcile(w.State, Hints{})
+	if err != nil || plan.Len() != reconcileWrites || len(plan.Stages[0]) != 1667 || len(LeaderChanges(w.State, plan)) != 1667 {
+		t.Fatalf("%d writes, %d changes, %v", plan.Len(), len(LeaderChanges(w.State, plan)), err)
+	}
+	w.apply(t, plan, nil)
+	w.settle(t)
+	for _, e := range w.held(1) {
+		if p := e.Value; len(p.ISR) != 2 || p.Leader.ID == 1 || p.Leader.IsZero() {
+			t.Fatalf("%+v", p)
+		}
+	}
+}

@@ -188,3 +188,22 @@ func TestLeaveOfThousands(t *testing.T) {
 		t.Errorf("%d blockers, %v", len(blockers), err)
 	}
 }
+
+// Leaderships go to members that answered, and to no others.
+func TestLeaveHandsOverToThoseThatAnswer(t *testing.T) {
+	w := newWorld(t, 1, 2, 3)
+	id := w.newID()
+	plan, _, err := createTopics(w.State, testLimits(), []NewTopic{{Name: "a", Partitions: 60, ReplicationFactor: 3, ID: id, Configs: map[string]string{"min.insync.replicas": "1"}}})
+	w.apply(t, plan, err)
+	w.makeFolders(t)
+	plan, blockers, err := Leave(w.State, w.life(1), Probes{w.life(3): w.revision}, false)
+	if len(blockers) > 0 {
+		t.Fatalf("%+v", blockers)
+	}
+	for _, c := range LeaderChanges(w.State, plan) {
+		if c.To.ID != 3 {
+			t.Fatalf("%+v", c)
+		}
+	}
+	w.apply(t, plan, err)
+}

@@ -186,7 +186,6 @@ func ControlReassignment(s *State, planID string, action ReassignmentAction) (Pl
 func AdvanceReassignments(s *State, probes Probes) (Plan, []Process, error) {
 	p := newPlanner(s)
 	need := map[Process]struct{}{}
-	ended := 0
 	for _, id := range sortedIDs(s.index.running) {
 		e := s.living(id)
 		if e == nil {
@@ -198,7 +197,6 @@ func AdvanceReassignments(s *State, probes Probes) (Plan, []Process, error) {
 		}
 		if next, ok := s.end(e, r.Cancelling, probes, need); ok {
 			p.put(next)
-			ended++
 		}
 	}
 	room := maxReassigning - len(s.index.running)
@@ -207,11 +205,9 @@ func AdvanceReassignments(s *State, probes Probes) (Plan, []Process, error) {
 			room -= begin(p, e.Value, room)
 		}
 	}
-	if ended == 0 {
-		for _, e := range s.Reassignments() {
-			if s.isThrough(e.Value) {
-				p.delete(e.Value.Key())
-			}
+	for _, e := range s.Reassignments() {
+		if s.isThrough(e.Value) {
+			p.delete(e.Value.Key())
 		}
 	}
 	plan, err := p.done()
