@@ -180,19 +180,29 @@ func TestFailoverIsQuick(t *testing.T) {
 	for name, lose := range map[string]func(m *fakeMesh){
 		"killed": func(m *fakeMesh) { m.kill(1) },
 		"silent": func(m *fakeMesh) { m.update(func() { m.deaf = 1 }) },
+		"refuses": func(m *fakeMesh) {
+			m.update(func() {
+				m.onBatch = func(b *fakeBroker, _ *brokerv1.ProduceBatch, _ record.Header) fault {
+					if b.id == 1 {
+						return fault{err: rpc.Errorf(reasonLeaderUnavailable, "not any more")}
+					}
+					return fault{}
+				}
+			})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				m := newFakeMesh(t, 3)
 				topic := m.topic("t", 1, 1<<20)
-				p := newTestProducer(t, m.client(Config{Bootstrap: []string{"broker-1:1", "broker-2:1", "broker-3:1"}}), ProducerConfig{Linger: -1})
+				p := newTestProducer(t, m.client(Config{}), ProducerConfig{Linger: -1})
 				collect(t, p, "t", 0, 1)
 				lose(m)
 				got := make(chan Result, 1)
 				if err := p.Send(soon(t), Record{Topic: "t", Value: []byte("v")}, func(r Result) { got <- r }); err != nil {
 					t.Fatal(err)
 				}
-				<-time.After(800 * time.Millisecond)
+				<-time.After(3 * time.Second) // pauses have grown long by now
 				m.update(func() { topic.parts[0].leader, topic.parts[0].epoch = 2, 2 })
 				start := time.Now()
 				if name == "silent" {
@@ -201,7 +211,7 @@ func TestFailoverIsQuick(t *testing.T) {
 				if r := <-got; r.Err != nil || r.LeaderEpoch != 2 || r.MaybeDuplicated {
 					t.Errorf("%+v", r)
 				}
-				if d := time.Since(start); d > 400*time.Millisecond {
+				if d := time.Since(start); d > hedgeAfter+100*time.Millisecond {
 					t.Errorf("it took %v", d)
 				}
 			})
