@@ -252,11 +252,14 @@ func (b *Broker) confirm(ctx context.Context, topicIDs [][]byte) error {
 }
 
 // runVouching brings registration and vouches to the elected controller whenever
-// the metadata does not show this life of the broker unfenced; it is ready once
-// it does.
+// the metadata does not show this life of the broker unfenced, and once to each
+// other that is elected: vouches are in a controller's memory only, and what waits
+// for the word of every replica needs this one's as well. It is ready once the
+// metadata shows the broker unfenced.
 func (b *Broker) runVouching(ctx context.Context, ready func()) error {
 	backoff := rpc.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	var accepted int64 // election revision of the controller that accepted last; 0: none
+	var told int64     // the same, and it stays
 	for {
 		image, changed := b.watcher.Watch()
 		var again <-chan time.Time
@@ -264,11 +267,18 @@ func (b *Broker) runVouching(ctx context.Context, ready func()) error {
 			<-ctx.Done() // leave ends with the process: to register would take it back
 			return nil
 		}
+		elected := image.ControllerLeader().GetElectionRevision()
+		fresh := told != 0 && elected != 0 && elected != told // a controller that has not been told
 		if b.unfenced(image) {
 			ready()
 			accepted = 0
+			if told == 0 {
+				told = elected // the answer was lost
+			}
+		}
+		if b.unfenced(image) && !fresh {
 			backoff.Reset()
-		} else if elected := image.ControllerLeader().GetElectionRevision(); elected == 0 || elected != accepted {
+		} else if elected == 0 || elected != accepted {
 			err := b.register(ctx, image)
 			switch {
 			case ctx.Err() != nil:
@@ -279,7 +289,7 @@ func (b *Broker) runVouching(ctx context.Context, ready func()) error {
 				b.logger.Warn("could not register with the elected controller; trying again", "error", err)
 				again = time.After(backoff.Next())
 			default:
-				accepted = elected
+				accepted, told = elected, elected
 				again = time.After(registerPause)
 			}
 		} else {

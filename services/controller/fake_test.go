@@ -102,17 +102,20 @@ func (m *mesh) fake(kind controllerv1.ServiceKind, id int32, incarnation uint64,
 	return f
 }
 
-// vouch registers with each new elected controller until the image shows the
-// broker unfenced, as brokers do.
+// vouch registers until the image shows the broker unfenced, and with each new
+// elected controller, as brokers do.
 func (f *fake) vouch(ctx context.Context, controllers *metadata.Controllers) {
 	revision, err := f.reg.WaitRegistered(ctx)
 	if err != nil || f.watch.WaitForRevision(ctx, revision) != nil {
 		return
 	}
+	told := int64(0)
 	for ctx.Err() == nil {
 		image, changed := f.watch.Watch()
 		b := image.Broker(f.process.GetId())
-		if (b.GetFenced() || b.GetBroker().GetIncarnation() != f.process.GetIncarnation()) && !f.leaving.Load() {
+		elected := image.ControllerLeader().GetElectionRevision()
+		unknown := b.GetFenced() || b.GetBroker().GetIncarnation() != f.process.GetIncarnation()
+		if (unknown || elected != told && elected != 0) && !f.leaving.Load() {
 			f.mu.Lock()
 			req := &controllerv1.RegisterBrokerRequest{
 				Handshake: rpc.LocalHandshake(), Broker: f.process, Address: f.addr,
@@ -120,7 +123,9 @@ func (f *fake) vouch(ctx context.Context, controllers *metadata.Controllers) {
 			}
 			f.mu.Unlock()
 			call, cancel := context.WithTimeout(ctx, patience)
-			_, _ = controllers.RegisterBroker(call, req) // the image tells how it went
+			if _, err := controllers.RegisterBroker(call, req); err == nil { // the image tells how it went
+				told = elected
+			}
 			cancel()
 		}
 		select {

@@ -89,3 +89,49 @@ func TestUncleanElectionByConfig(t *testing.T) {
 		t.Errorf("%d unclean elections counted", n)
 	}
 }
+
+// With durability=os, every replica's host went down: the longest leads once all have
+// told what they lost, also if the controller that heard the first of them has died.
+func TestLongestLeadsAfterAPowerCut(t *testing.T) {
+	m := newMesh(t)
+	one := m.controller(1)
+	m.leader(one)
+	w := m.gateway()
+	brokers := m.three(w)
+	c := m.controllers(w)
+	resp, err := c.CreateTopics(m.ctx(), &controllerv1.CreateTopicsRequest{Topics: []*controllerv1.NewTopic{
+		{Name: "a", Configs: map[string]string{"durability": "os"}},
+	}})
+	if err != nil || resp.GetResults()[0].GetError() != nil {
+		t.Fatal(resp, err)
+	}
+	now := func() *controllerv1.Partition { return w.Image().TopicByName("a").Partition(0) }
+	eventually(t, "a is led", func() bool { return w.Image().TopicByName("a") != nil && now().GetLeader() != nil })
+	for _, b := range brokers {
+		b.silent.Store(true) // the host's power fails: nothing is refused
+	}
+	for _, b := range brokers {
+		b.kill()
+	}
+	eventually(t, "nobody leads", func() bool { return now().GetLeader() == nil })
+	vouch := func(end int64) *controllerv1.ReplicaVouch {
+		return &controllerv1.ReplicaVouch{
+			TopicId: resp.GetResults()[0].GetTopicId(), LastEpoch: 1, EndOffset: end, Verdict: controllerv1.ReplicaVerdict_REPLICA_VERDICT_UNCLEAN_OS,
+		}
+	}
+	first, second := m.broker(1, 12, vouch(5)), m.broker(2, 22, vouch(9))
+	m.awaitUnfenced(w, first)
+	m.awaitUnfenced(w, second)
+	if p := now(); p.GetLeader() != nil {
+		t.Fatalf("led before all have told: %v", p)
+	}
+	two := m.controller(2)
+	<-two.Ready()
+	one.kill()
+	m.leader(two)
+	m.awaitUnfenced(w, m.broker(3, 32, vouch(7)))
+	eventually(t, "the longest leads", func() bool { return now().GetLeader().GetId() == 2 })
+	if n := two.loop.Counts().Elections["longest"]; n != 1 {
+		t.Errorf("%d elections of the longest counted", n)
+	}
+}
