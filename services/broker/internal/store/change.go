@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/leat-io/leat/libs/commitlog"
+	"github.com/leat-io/leat/libs/topicid"
 	"github.com/leat-io/leat/libs/vfs"
 )
 
@@ -181,51 +182,50 @@ func (s *Store) Delete(k Key) error {
 			return fmt.Errorf("delete %s: %w", r.Dir, err)
 		}
 	}
+	if err := s.DropReplaced(k); err != nil {
+		return err
+	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if r := s.replicas[k]; r != nil {
 		s.forget(r)
 	}
 	delete(s.away, k)
-	if err := s.dropReplaced(k); err != nil {
-		return err
-	}
 	s.usage = nil
-	for _, d := range s.disks {
-		if d.Err() != nil {
-			continue
-		}
+	for _, d := range s.online() {
 		delete(d.recovery, k)
 		delete(d.watermarks, k)
-		if _, there := d.verdicts[k]; there {
-			delete(d.verdicts, k)
-			if err := d.writeVerdicts(); err != nil {
-				return err
-			}
-		}
+		d.noteVerdict(k, Intact)
 	}
-	return nil
+	s.mu.Unlock()
+	return s.flushVerdicts()
 }
 
 // ForgetTopic removes from the quarantines what belongs to a topic, and every
 // verdict on its replicas.
 func (s *Store) ForgetTopic(topic [16]byte) error {
+	s.forgetNotes(topic)
+	return errors.Join(s.flushVerdicts(), s.emptyQuarantine(topic))
+}
+
+// forgetNotes forgets what is known of a topic's replicas.
+func (s *Store) forgetNotes(topic topicid.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.away, func(k Key, _ struct{}) bool { return k.Topic == topic })
 	s.forgetEpochs(topic)
 	maps.DeleteFunc(s.replaced, func(k Key, _ bool) bool { return k.Topic == topic })
-	for _, d := range s.disks {
-		if d.Err() != nil {
-			continue
-		}
-		had := len(d.verdicts)
-		maps.DeleteFunc(d.verdicts, func(k Key, _ Verdict) bool { return k.Topic == topic })
-		if len(d.verdicts) != had {
-			if err := d.writeVerdicts(); err != nil {
-				return err
+	for _, d := range s.online() {
+		for k := range d.verdicts {
+			if k.Topic == topic {
+				d.noteVerdict(k, Intact)
 			}
 		}
+	}
+}
+
+// emptyQuarantine removes what was set aside of a topic.
+func (s *Store) emptyQuarantine(topic topicid.ID) error {
+	for _, d := range s.online() {
 		aside := filepath.Join(d.Dir, asideDir)
 		entries, err := s.o.FS.ReadDir(aside)
 		if errors.Is(err, fs.ErrNotExist) {

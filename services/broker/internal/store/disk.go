@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/leat-io/leat/libs/commitlog"
@@ -34,7 +35,10 @@ type Disk struct {
 	recovery   map[Key]int64 // as read at the start
 	watermarks map[Key]int64
 	verdicts   map[Key]Verdict
-	found      []*Replica // folders with an identity, before they are opened
+	// verdictMu is held while the verdicts are written, and taken before the store's.
+	verdictMu     sync.Mutex
+	verdictsDirty bool       // what is written is not what is noted
+	found         []*Replica // folders with an identity, before they are opened
 
 	// What the marks were when last written, so that an idle disk is left alone.
 	writtenRecovery, writtenWatermarks []string
@@ -158,7 +162,7 @@ func (d *Disk) begin(o *Options) error {
 				d.verdicts[r.Key] = UncleanOS
 			}
 		}
-		if err := d.writeVerdicts(); err != nil {
+		if err := d.writeVerdicts(d.verdicts); err != nil {
 			return err
 		}
 	}
@@ -236,8 +240,9 @@ func (d *Disk) writeMeta(brokerID int32, clusterID string) error {
 	return err
 }
 
-func (d *Disk) writeVerdicts() error {
-	return writeSmallFile(d.fs, d.Dir, verdictFile, keyedLines(d.verdicts, func(v Verdict) string { return v.String() }))
+// writeVerdicts replaces the file; while the store serves only flushVerdicts does.
+func (d *Disk) writeVerdicts(verdicts map[Key]Verdict) error {
+	return writeSmallFile(d.fs, d.Dir, verdictFile, keyedLines(verdicts, func(v Verdict) string { return v.String() }))
 }
 
 func keyedLines[V any](values map[Key]V, format func(V) string) []string {

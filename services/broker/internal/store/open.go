@@ -190,7 +190,7 @@ func (s *Store) keepVerdicts(all []*Replica) error {
 		if d.Err() != nil {
 			continue
 		}
-		if err := s.tolerate(d, d.writeVerdicts()); err != nil {
+		if err := s.tolerate(d, d.writeVerdicts(d.verdicts)); err != nil {
 			return err
 		}
 	}

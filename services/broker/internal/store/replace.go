@@ -24,23 +24,24 @@ func (d *Disk) replacedPath(k Key) string {
 // vouched for. Errors: ErrDiskOffline, which is verdict enough; those of the disk.
 func (s *Store) SetVerdict(k Key, v Verdict) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	r := s.replicas[k]
-	if r == nil {
+	switch {
+	case r == nil:
+		s.mu.Unlock()
 		return fmt.Errorf("note that %v is %v: there is no such replica", k, v)
-	}
-	d := r.Disk
-	if d.Err() != nil {
+	case r.Disk.Err() != nil:
+		s.mu.Unlock()
 		return fmt.Errorf("note that %s is %v: %w", r.Dir, v, ErrDiskOffline)
 	}
-	was, had := d.verdicts[k]
-	d.verdicts[k] = v
-	if err := d.writeVerdicts(); err != nil {
-		delete(d.verdicts, k)
-		if had {
-			d.verdicts[k] = was
-		}
-		return errors.Join(err, s.tolerate(d, err))
+	was := r.Disk.verdicts[k]
+	r.Disk.noteVerdict(k, v)
+	s.mu.Unlock()
+	err := s.flushVerdictsOf(r.Disk)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		r.Disk.noteVerdict(k, was)
+		return err
 	}
 	r.Verdict = v
 	return nil
@@ -58,21 +59,30 @@ func (s *Store) Replace(k Key, topic string, c commitlog.Config) (*Replica, erro
 		return nil, fmt.Errorf("replace %s-%d: %w", topic, k.Partition, err)
 	}
 	r, err := s.putAnew(k, topic, c, out)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	pardoned := s.replacing[k]
-	delete(s.replacing, k)
+	if s.endReplacing(k, r) {
+		err = errors.Join(err, s.flushVerdicts())
+	}
 	if err != nil {
 		return nil, err
 	}
+	s.o.Logger.Warn("made a replica anew; its leader fills it", "dir", r.Dir, "topic_id", k.Topic, "was", out.verdict.String())
+	return r, nil
+}
+
+// endReplacing applies a pardon that came before Replace or meanwhile; r is the
+// replacement, nil if there is none.
+func (s *Store) endReplacing(k Key, r *Replica) (pardoned bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pardoned = s.replacing[k] && r != nil
+	delete(s.replacing, k)
 	if pardoned {
-		if err := s.dropVerdict(k, nil); err != nil {
-			return nil, errors.Join(err, s.tolerate(r.Disk, err))
+		for _, d := range s.online() {
+			d.noteVerdict(k, Intact)
 		}
 		r.Verdict, r.Fresh = Intact, false
 	}
-	s.o.Logger.Warn("made a replica anew; its leader fills it", "dir", r.Dir, "topic_id", k.Topic, "was", out.verdict.String())
-	return r, nil
+	return pardoned
 }
 
 // takenOut is what was on the books about a replica that is replaced.
@@ -97,8 +107,6 @@ func (s *Store) putAnew(k Key, topic string, c commitlog.Config, out takenOut) (
 		}
 	}
 	return s.createOn(s.placeFor(out.replica), k, topic, c, func(r *Replica) error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
 		if out.verdict == Intact {
 			return nil // it was cleared before
 		}
@@ -181,29 +189,22 @@ func (s *Store) placeFor(old *Replica) *Disk {
 }
 
 // moveVerdict has the verdict lie beside the replica that it is about, and nowhere
-// else. The caller holds mu.
+// else.
 func (s *Store) moveVerdict(k Key, v Verdict, to *Disk) error {
-	if to.verdicts[k] != v {
-		to.verdicts[k] = v
-		if err := to.writeVerdicts(); err != nil {
-			return err
-		}
+	s.mu.Lock()
+	to.noteVerdict(k, v)
+	s.mu.Unlock()
+	if err := s.flushVerdictsOf(to); err != nil {
+		return err
 	}
-	return s.dropVerdict(k, to)
-}
-
-// dropVerdict takes the verdict off every disk but one. The caller holds mu.
-func (s *Store) dropVerdict(k Key, but *Disk) error {
+	s.mu.Lock()
 	for _, d := range s.online() {
-		if _, there := d.verdicts[k]; d == but || !there {
-			continue
-		}
-		delete(d.verdicts, k)
-		if err := d.writeVerdicts(); err != nil {
-			return err
+		if d != to {
+			d.noteVerdict(k, Intact)
 		}
 	}
-	return nil
+	s.mu.Unlock()
+	return s.flushVerdicts()
 }
 
 // HasReplaced reports whether a bad copy of a replica is kept.
@@ -216,14 +217,7 @@ func (s *Store) HasReplaced(k Key) bool {
 // DropReplaced removes the bad copy of a replica whose replacement is in sync. An
 // absent one is no error.
 func (s *Store) DropReplaced(k Key) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.dropReplaced(k)
-}
-
-// dropReplaced is DropReplaced. The caller holds mu.
-func (s *Store) dropReplaced(k Key) error {
-	if !s.replaced[k] {
+	if !s.HasReplaced(k) {
 		return nil
 	}
 	for _, d := range s.online() {
@@ -240,6 +234,8 @@ func (s *Store) dropReplaced(k Key) error {
 		}
 		s.o.Logger.Info("removed the bad copy of a replica that was made anew", "dir", dir)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.replaced, k)
 	return nil
 }

@@ -2,8 +2,14 @@ package store
 
 import (
 	"errors"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/vfs"
@@ -247,5 +253,70 @@ func TestAnElectedReplicaIsTrustedAsItIs(t *testing.T) {
 	}
 	if _, err := s.Replace(k, "t", commitlog.Config{}); err == nil {
 		t.Error("a replica on a disk that is offline was replaced")
+	}
+}
+
+// heldFS counts the files that are made under a name, and holds the first one up.
+type heldFS struct {
+	vfs.FS
+	name  string
+	count atomic.Int64
+	gate  chan struct{} // nil: nothing is held
+}
+
+func (h *heldFS) Create(path string) (vfs.File, error) {
+	if strings.Contains(filepath.Base(path), h.name) {
+		if h.count.Add(1) == 1 && h.gate != nil {
+			<-h.gate
+		}
+	}
+	return h.FS.Create(path)
+}
+
+func TestManyVerdictsAreClearedWithFewWrites(t *testing.T) {
+	const replicas = 300
+	var expected []Key
+	for n := range replicas {
+		expected = append(expected, key(n))
+	}
+	inner := memfs.New()
+	fsys := &heldFS{FS: inner, name: verdictFile}
+	s := reopen(t, nil, fsys, 1, expected...)
+	for _, k := range expected {
+		if _, err := s.Replace(k, "t", commitlog.Config{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fsys.count.Store(0)
+	fsys.gate = make(chan struct{})
+	var g errgroup.Group
+	for _, k := range expected {
+		g.Go(func() error { return s.ClearVerdict(k) })
+	}
+	for left := replicas; left > 0; {
+		left = 0
+		s.mu.Lock()
+		for _, d := range s.disks {
+			left += len(d.verdicts)
+		}
+		s.mu.Unlock()
+		runtime.Gosched()
+	}
+	close(fsys.gate)
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if writes := fsys.count.Load(); writes > 4 {
+		t.Errorf("%d writes for %d replicas", writes, replicas)
+	}
+	if err := s.Abort(); err != nil {
+		t.Fatal(err)
+	}
+	inner.Crash(nil)
+	s = reopen(t, nil, inner, 2, expected...)
+	for _, v := range s.Vouches(nil) {
+		if v.Verdict != Intact {
+			t.Fatalf("vouch %+v", v)
+		}
 	}
 }

@@ -42,7 +42,7 @@ func (s *Store) Adopt(clusterID string, expected []Key) error {
 		}
 	}
 	if lost {
-		if err := keeper.writeVerdicts(); err != nil {
+		if err := keeper.writeVerdicts(keeper.verdicts); err != nil {
 			return err
 		}
 	}
@@ -156,9 +156,20 @@ func (s *Store) ClearVerdict(k Key) error { return s.clear(k, false) }
 func (s *Store) Trust(k Key) error { return s.clear(k, true) }
 
 func (s *Store) clear(k Key, trust bool) error {
-	lost, err := s.clearVerdict(k, trust)
-	if err != nil || !lost {
+	r, marked, ok := s.clearVerdict(k, trust)
+	if !ok {
+		return nil
+	}
+	if err := s.flushVerdicts(); err != nil {
 		return err
+	}
+	s.mu.Lock()
+	if r != nil && s.replicas[k] == r {
+		r.Verdict, r.Fresh = Intact, false
+	}
+	s.mu.Unlock()
+	if !marked {
+		return nil
 	}
 	// Marks of the lost replica must be gone before its successor has a folder,
 	// or the next start would take it for one that was cut.
@@ -169,20 +180,21 @@ func (s *Store) clear(k Key, trust bool) error {
 	return errors.Join(errs...)
 }
 
-// clearVerdict reports whether the replica was not there at all.
-func (s *Store) clearVerdict(k Key, trust bool) (lost bool, err error) {
+// clearVerdict notes that nothing stands against a replica any more; ok is false if it
+// stays withheld. marked says that the replica is not there and left marks behind.
+func (s *Store) clearVerdict(k Key, trust bool) (r *Replica, marked, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, runs := s.replacing[k]; runs {
 		s.replacing[k] = true
-		return false, nil
+		return nil, false, false
 	}
-	r := s.replicas[k]
+	r = s.replicas[k]
 	if r != nil {
 		damaged := !r.Fresh && !trust && (r.Verdict == Cut || r.Verdict == Corrupt)
 		if r.Log == nil || damaged {
 			r.pardoned = true
-			return false, nil
+			return r, false, false
 		}
 	}
 	delete(s.away, k)
@@ -190,19 +202,15 @@ func (s *Store) clearVerdict(k Key, trust bool) (lost bool, err error) {
 		if _, there := d.verdicts[k]; !there {
 			continue
 		}
-		delete(d.verdicts, k)
-		if s.replicas[k] == nil {
+		d.noteVerdict(k, Intact)
+		if r == nil {
 			// What the lost replica had reached says nothing about its successor.
-			lost = true
+			_, a := d.recovery[k]
+			_, b := d.watermarks[k]
+			marked = marked || a || b
 			delete(d.recovery, k)
 			delete(d.watermarks, k)
 		}
-		if err := d.writeVerdicts(); err != nil {
-			return lost, err
-		}
 	}
-	if r != nil {
-		r.Verdict, r.Fresh = Intact, false
-	}
-	return lost, nil
+	return r, marked, true
 }
