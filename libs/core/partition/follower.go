@@ -166,7 +166,9 @@ func (s *State) cutBack(e *EpochEnd) {
 	}
 	switch {
 	case own < 0:
-		to = l.start // the leader has none of the epochs in this log
+		// The leader has none of the epochs in this log. Where they begin is known also
+		// while word of a later log start is on its way.
+		to = max(l.start, l.epochs[0].Start)
 	case own == e.LastEpoch:
 		to = min(to, e.End)
 	}

@@ -118,6 +118,7 @@ func (c *simController) electUncleanOS() bool {
 		}
 	}
 	r.Barred = without(r.Barred, best)
+	r.ISR, r.ELR = []int32{best}, without(members, best)
 	c.lead(best)
 	return true
 }
