@@ -370,6 +370,9 @@ func (b *broker) forget(id cluster.PartitionID) {
 func (b *broker) make(p *part, rec cluster.Partition) *replica {
 	d := b.disk
 	old := b.get(p.id)
+	if old != nil {
+		old.retire()
+	}
 	verdict := d.verdicts[p.id]
 	if old == nil || old.log == nil {
 		if verdict == partition.Missing && b.onRecord() && !slices.Contains(rec.Barred, b.id) {
@@ -383,7 +386,6 @@ func (b *broker) make(p *part, rec cluster.Partition) *replica {
 	r.verdict = verdict
 	if old != nil {
 		r.log, r.fresh, r.hwNoted, r.pardoned = old.log, old.fresh, old.hwNoted, old.pardoned
-		old.retire()
 		if r.log != nil && r.log.Err() != nil {
 			return nil // its disk has failed
 		}

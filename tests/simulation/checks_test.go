@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/leat-io/leat/libs/core/cluster"
 	"github.com/leat-io/leat/libs/core/partition"
@@ -18,16 +19,17 @@ type part struct {
 
 	// truth is what every replica that exposes an offset has there: the first to raise
 	// its high watermark above it said so.
-	truth   []entry
-	deleted int64             // offsets below may be gone
-	acked   map[int64]int64   // values acknowledged with acks=all, to their offsets
-	where   map[int64]int64   // values that are committed, to their offsets
-	owners  map[int32]claimed // who appended in a leader epoch
-	record  cluster.Partition // the newest
-	epochs  int32             // the highest leader epoch there was
-	lost    map[int32]bool    // brokers whose copy went and is not replaced
-	lossy   bool              // an unclean election took place: committed records may be gone
-	gone    bool              // its topic was deleted
+	truth    []entry
+	appended int64             // end of the log of whoever appended last
+	deleted  int64             // offsets below may be gone
+	acked    map[int64]int64   // values acknowledged with acks=all, to their offsets
+	where    map[int64]int64   // values that are committed, to their offsets
+	owners   map[int32]claimed // who appended in a leader epoch
+	record   cluster.Partition // the newest
+	epochs   int32             // the highest leader epoch there was
+	lost     map[int32]bool    // brokers whose copy went and is not replaced
+	lossy    bool              // an unclean election took place: committed records may be gone
+	gone     bool              // its topic was deleted
 }
 
 type claimed struct {
@@ -58,13 +60,14 @@ func (p *part) claim(r *replica, epoch int32) {
 		p.w.fail("TWO-LEADERS", "%s, epoch %d: broker %d#%d appends, and %d#%d did", p.w.name(p.id), epoch, me.broker, me.inc, was.broker, was.inc)
 	}
 	p.owners[epoch] = me
+	p.appended = r.log.EndOffset()
 }
 
 // watch looks at a replica after each step of its core.
 func (r *replica) watch() {
 	p := r.p
 	hw := r.core.HighWatermark()
-	if hw != r.hwSeen && r.log != nil && r.task == nil {
+	if hw != r.hwSeen && r.log != nil && !r.cutting() {
 		if hw > r.hwSeen {
 			r.exposes(max(r.hwSeen, r.log.StartOffset()), hw)
 		}
@@ -76,6 +79,15 @@ func (r *replica) watch() {
 		r.w.say("broker %d#%d leads %s in epoch %d: log [%d,%d), hw %d", r.b.id, r.b.inc, r.w.name(r.id), epoch, r.core.Start(), r.core.End(), hw)
 		p.leads(r)
 	}
+}
+
+// cutting reports whether the log is to be cut or emptied.
+func (r *replica) cutting() bool {
+	switch r.task.(type) {
+	case *partition.Truncate, *partition.Reset:
+		return true
+	}
+	return false
 }
 
 // exposes compares what a replica makes visible with what is true.
@@ -305,7 +317,7 @@ func (p *part) settleLosses() {
 // within what the topics promise.
 func (w *world) mayLose(b *broker, which func(*part) bool) bool {
 	for _, p := range w.order {
-		if p.gone || p.lossy || !which(p) || p.lost[b.id] {
+		if p.gone || !which(p) || p.lost[b.id] {
 			continue
 		}
 		p.settleLosses()
@@ -319,11 +331,26 @@ func (w *world) mayLose(b *broker, which func(*part) bool) bool {
 				left++
 			}
 		}
-		if len(p.lost)+1 > int(p.record.MinISR)-1 || left == 0 {
+		if len(p.lost)+1 > int(p.minInForce())-1 || left == 0 {
 			return false
 		}
 	}
 	return true
+}
+
+// minInForce is the smallest sufficient in-sync set that a partition has, or may have
+// in a moment.
+func (p *part) minInForce() int32 {
+	m, t := p.record.MinISR, p.topic
+	if c, ok := p.w.etcd.get(cluster.Key{Type: cluster.KeyTopic, Topic: p.id.Topic}); ok {
+		if n, err := strconv.Atoi(c.rec.(cluster.Topic).Configs["min.insync.replicas"]); err == nil {
+			m = min(m, int32(n))
+		}
+	}
+	if t.altering > 0 || slices.ContainsFunc(p.w.etcd.late, func(x *txn) bool { return x.why == alterMin }) {
+		m = min(m, t.low)
+	}
+	return m
 }
 
 // noteLoss takes note that a broker's copies went.

@@ -18,13 +18,21 @@ type topic struct {
 	id       topicid.ID
 	rf       int32
 	min      int32 // as set last; 0: by default
+	altering int   // changes of min under way
+	low      int32 // the lowest of them
 	os       bool
 	unclean  bool
 	internal bool
 	parts    []*part
 }
 
-const maxInFlight = 5
+// Bounds of a partition, so that walks do not grow: of what is committed, and of what
+// is appended beyond that.
+const (
+	maxInFlight = 5
+	maxTruth    = 300
+	maxTail     = 40
+)
 
 // writer is a producer of one partition.
 type writer struct {
@@ -35,12 +43,14 @@ type writer struct {
 	epoch     int16
 	next      int32 // sequence
 	pending   []*sent
+	made      int             // batches
 	committed map[int16]int32 // next sequence to be committed, by epoch (kept by the checks)
 	acked     int
 }
 
 // sent is a batch that is not settled.
 type sent struct {
+	number int
 	values []int64
 	data   []byte
 	header record.Header
@@ -68,14 +78,18 @@ func (wr *writer) produce() {
 			again = append(again, s)
 		}
 	}
-	if len(again) > 0 && (len(wr.pending) >= maxInFlight || w.chance(70)) {
+	// No more than five between the oldest that is not settled and the newest.
+	full := len(wr.pending) > 0 && wr.made-wr.pending[0].number >= maxInFlight
+	if len(again) > 0 && (full || w.chance(70)) {
 		wr.send(again[0])
 		return
 	}
-	if len(wr.pending) >= maxInFlight || len(wr.p.truth) > 400 {
+	if full || len(wr.p.truth) > maxTruth || wr.p.appended > int64(len(wr.p.truth))+maxTail {
 		return
 	}
 	s := wr.batch(1 + w.n(3))
+	s.number = wr.made
+	wr.made++
 	wr.pending = append(wr.pending, s)
 	wr.send(s)
 }

@@ -382,11 +382,19 @@ func (w *world) pauseController() {
 
 // admin has the elected controller carry out a command, as one that an operator sent.
 func (w *world) admin(name string, plan func(s *cluster.State, attempt int) (cluster.Plan, error)) {
+	t := w.altered
+	w.altered = nil
 	c := w.leader()
 	if c == nil || !c.runs() || c.create == 0 || !c.opened {
 		return
 	}
+	if t != nil {
+		t.altering++
+	}
 	c.do(&command{name: name, plan: plan, done: func(rev int64, err error) {
+		if t != nil {
+			t.altering--
+		}
 		if err == nil {
 			w.count("admin: " + name)
 		} else {
@@ -403,8 +411,10 @@ func (w *world) anyTopic() *topic {
 	return t
 }
 
-// alterMin changes min.insync.replicas.
-func (w *world) alterMin() {
+const alterMin = "alter min.insync.replicas"
+
+// changeMin changes min.insync.replicas.
+func (w *world) changeMin() {
 	t := w.anyTopic()
 	if t == nil || t.rf < 2 {
 		return
@@ -416,7 +426,12 @@ func (w *world) alterMin() {
 			return
 		}
 	}
-	w.admin("alter min.insync.replicas", func(s *cluster.State, _ int) (cluster.Plan, error) {
+	if t.altering == 0 {
+		t.low = m
+	}
+	t.low = min(t.low, m)
+	w.altered = t
+	w.admin(alterMin, func(s *cluster.State, _ int) (cluster.Plan, error) {
 		for _, p := range t.parts {
 			if int(m)-1 < len(p.lost) {
 				return cluster.Plan{}, nil

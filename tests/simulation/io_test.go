@@ -82,7 +82,7 @@ func (r *replica) runCopy(e *partition.AppendCopy) partition.Event {
 			return nil
 		}
 		h, _ := record.ParseHeader(batch)
-		info, err := r.log.AppendAt([][]byte{batch})
+		info, err := r.appendAt(batch, &h)
 		if err != nil {
 			var order *commitlog.OutOfOrderError
 			var epoch *commitlog.StaleEpochError
@@ -108,6 +108,26 @@ func (r *replica) runCopy(e *partition.AppendCopy) partition.Event {
 	r.w.count("copy")
 	r.w.say("broker %d#%d copies [%d,%d) of %s", r.b.id, r.b.inc, e.Base, done.End, r.w.name(r.id))
 	return done
+}
+
+// appendAt appends a batch as the leader has it. A log that was begun anew where the
+// leader's begins may begin within the batch: then it begins with the batch, and its
+// start is moved to where it was.
+func (r *replica) appendAt(batch []byte, h *record.Header) (commitlog.AppendInfo, error) {
+	start, end := r.log.StartOffset(), r.log.EndOffset()
+	if h.BaseOffset >= end || h.LastOffset() < end || start != end {
+		return r.log.AppendAt([][]byte{batch})
+	}
+	r.w.count("log begun within a batch")
+	r.b.lowerMarks(r, h.BaseOffset)
+	if err := r.log.ResetTo(h.BaseOffset); err != nil {
+		return commitlog.AppendInfo{}, err
+	}
+	info, err := r.log.AppendAt([][]byte{batch})
+	if err == nil {
+		err = r.log.AdvanceLogStart(start)
+	}
+	return info, err
 }
 
 func (r *replica) runTruncate(e *partition.Truncate) partition.Event {

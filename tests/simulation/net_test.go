@@ -79,9 +79,13 @@ func (r *replica) carrySession(e partition.Effect) {
 		}
 	case *partition.SendPosition:
 		if l := r.upstream; l != nil && l.fSess == e.Sess && !l.broken {
-			l.up = append(l.up, &partition.Position{
+			p := &partition.Position{
 				Sess: l.lSess, LeaderEpoch: e.LeaderEpoch, PartEpoch: e.PartEpoch, LastEpoch: e.LastEpoch, End: e.End, Durable: e.Durable, Start: e.Start,
-			})
+			}
+			if n := len(l.up); n > 0 && isA[*partition.Position](l.up[n-1]) && r.w.coalesces() {
+				l.up = l.up[:n-1] // only the newest counts
+			}
+			l.up = append(l.up, p)
 		}
 	case *partition.SendEpochEnd:
 		if l := r.sessions[e.Sess]; l != nil && !l.broken {
@@ -100,6 +104,9 @@ func (r *replica) carrySession(e partition.Effect) {
 	case *partition.SendHW:
 		if l := r.sessions[e.Sess]; l != nil && !l.broken {
 			_, epoch := r.core.Leader()
+			if n := len(l.down); n > 0 && isA[*partition.Watermark](l.down[n-1]) && r.w.coalesces() {
+				l.down = l.down[:n-1]
+			}
 			l.down = append(l.down, &partition.Watermark{Sess: l.fSess, LeaderEpoch: epoch, HW: e.HW, Start: e.Start})
 		}
 	case partition.CloseSess:
@@ -111,6 +118,14 @@ func (r *replica) carrySession(e partition.Effect) {
 	case *partition.Propose:
 		r.propose(e)
 	}
+}
+
+// coalesces reports whether a message takes the place of the one before it.
+func (w *world) coalesces() bool { return !w.faults || w.chance(70) }
+
+func isA[T any](v any) bool {
+	_, ok := v.(T)
+	return ok
 }
 
 // breakLink ends a session; both sides hear of it some time.

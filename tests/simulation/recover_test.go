@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leat-io/leat/libs/core/cluster"
 	"github.com/leat-io/leat/libs/core/partition"
 )
 
@@ -29,6 +30,9 @@ func (w *world) recover(all []action) {
 	w.heal()
 	w.etcdBack()
 	w.etcd.late = nil
+	for _, l := range w.links {
+		w.breakLink(l) // of those that lose messages nothing can be expected
+	}
 	for _, c := range w.ctls {
 		c.paused = false
 		if !c.up {
@@ -48,7 +52,7 @@ func (w *world) recover(all []action) {
 		if w.failure != nil {
 			return
 		}
-		if i == 3000 {
+		if i%1000 == 0 {
 			w.operate()
 		}
 		if i%32 == 0 && w.whole(goal) {
@@ -68,14 +72,22 @@ func (w *world) operate() {
 	for _, id := range w.etcdReassignments() {
 		w.resumeReassignment(id)
 	}
+	for _, p := range w.order {
+		if p.gone || !p.lossy || !p.record.Leader.IsZero() {
+			continue
+		}
+		// Whoever was elected uncleanly is gone in its turn.
+		name := []cluster.PartitionName{{Topic: p.topic.name, Partition: p.id.Number}}
+		w.admin("elect unclean", func(s *cluster.State, _ int) (cluster.Plan, error) {
+			plan, _, err := cluster.ElectLeaders(s, cluster.ElectUnclean, name)
+			return plan, err
+		})
+	}
 }
 
 // whole reports whether all is well.
 func (w *world) whole(goal map[*part]int) bool {
 	if len(w.etcdReassignments()) > 0 {
-		for _, id := range w.etcdReassignments() {
-			w.resumeReassignment(id)
-		}
 		return false
 	}
 	for _, b := range w.bs[1:] {
@@ -133,6 +145,9 @@ func (w *world) describe(goal map[*part]int) string {
 				leader, epoch := r.core.Leader()
 				fmt.Fprintf(&b, " core: leads=%v follows=%v leader=%v epoch=%d pe=%d log [%d,%d) durable %d hw %d down=%v task=%v sync=%d results=%d wake=%v now=%v members=%+v",
 					r.core.Leads(), r.core.Follows(), leader, epoch, r.core.PartitionEpoch(), r.core.Start(), r.core.End(), r.core.Durable(), r.core.HighWatermark(), r.core.Down(), r.task != nil, r.syncOp, len(r.results), r.wake, w.now, r.core.Members(nil))
+			}
+			if l := r.upstream; l != nil {
+				fmt.Fprintf(&b, " upstream: broken=%v said=%v parked=%v up=%d down=%d from=%d", l.broken, l.said, l.parked != nil, len(l.up), len(l.down), l.from)
 			}
 			fmt.Fprintln(&b)
 		}

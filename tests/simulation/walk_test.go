@@ -60,7 +60,7 @@ func actions() []action {
 		{"lease", 2, true, (*world).loseLease},
 		{"controller crash", 1, true, (*world).crashController},
 		{"controller pause", 1, true, (*world).pauseController},
-		{"min", 3, true, (*world).alterMin},
+		{"min", 3, true, (*world).changeMin},
 		{"reassign", 3, true, (*world).reassign},
 		{"elect", 2, true, (*world).elect},
 		{"fence", 1, true, (*world).fenceFalsely},
@@ -146,7 +146,9 @@ func (w *world) controllerStep() {
 	if c.create != 0 && w.chance(50) {
 		c.watch(4)
 	}
-	c.act()
+	for range 1 + w.n(3) {
+		c.act()
+	}
 }
 
 // vouchStep has a broker tell a controller of itself, or of its replicas.

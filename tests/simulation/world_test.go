@@ -40,6 +40,7 @@ type world struct {
 	writers []*writer
 	readers []*reader
 	groups  *groups
+	altered *topic // whose min the next admin command changes
 
 	lives     uint64 // incarnations handed out
 	lastSess  int64
