@@ -1,9 +1,11 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
@@ -63,67 +65,66 @@ func (r *Replica) copied(e *partition.AppendCopy, done *partition.Appended, full
 	r.step(partition.AppendRefused{Op: e.Op, Full: full, Now: r.m.now()})
 }
 
-// copyBatches validates and appends the batches of a run, one after another, and
-// tells how far it came.
+// copyBatches validates and appends the batches of a run and tells how far it came.
 func (r *Replica) copyBatches(e *partition.AppendCopy, run *Run) (*partition.Appended, error) {
 	done := &partition.Appended{Op: e.Op, Base: e.Base, End: e.Base, LastEpoch: -1}
-	log := r.log()
-	latest := log.LatestEpoch()
-	rest := run.Payload.Vecs()
 	r.ioBegins(&r.appendSince)
 	defer r.appendSince.Store(0)
-	for record.VecLen(rest) > 0 {
-		var batch [][]byte
-		var err error
-		if batch, rest, err = nextBatch(rest); err != nil {
-			return r.appended(done), err
-		}
-		h, err := record.Validate(batch, record.ValidateOptions{})
-		if err != nil {
-			return r.appended(done), err
-		}
-		if h.PartitionLeaderEpoch > run.LeaderEpoch {
-			return r.appended(done), &record.CorruptError{Detail: fmt.Sprintf("the batch at offset %d is of leader epoch %d and comes from a leader of epoch %d", h.BaseOffset, h.PartitionLeaderEpoch, run.LeaderEpoch)}
-		}
-		info, err := log.AppendAt(batch)
-		if err != nil {
-			return r.appended(done), err
-		}
+	log := r.log()
+	latest := log.LatestEpoch()
+	batches, headers, invalid := splitRun(run.Payload.Vecs(), run.LeaderEpoch)
+	taken, err := log.AppendRun(batches)
+	for i := range headers[:taken] {
+		h := &headers[i]
 		if h.PartitionLeaderEpoch > latest {
 			latest = h.PartitionLeaderEpoch
-			done.Epochs = append(done.Epochs, partition.EpochStart{Epoch: latest, Start: info.BaseOffset})
+			done.Epochs = append(done.Epochs, partition.EpochStart{Epoch: latest, Start: h.BaseOffset})
 		}
-		done.End, done.LastEpoch = info.LastOffset+1, h.PartitionLeaderEpoch
+		done.End, done.LastEpoch = h.NextOffset(), h.PartitionLeaderEpoch
 	}
-	return r.appended(done), nil
-}
-
-func (r *Replica) appended(done *partition.Appended) *partition.Appended {
 	done.Now = r.m.now()
-	return done
+	return done, cmp.Or(err, invalid)
 }
 
-// nextBatch cuts the first batch off a run, without copying it.
-func nextBatch(vecs [][]byte) (batch, rest [][]byte, err error) {
-	h, err := record.ParseHeaderVec(vecs)
-	if err != nil {
-		return nil, nil, err
-	}
-	n := h.Size()
-	if have := record.VecLen(vecs); n > have {
-		return nil, nil, &record.CorruptError{Position: have, Detail: fmt.Sprintf("the run ends within a batch of %d bytes", n)}
-	}
-	for i, v := range vecs {
-		if n < len(v) {
-			batch = append(append(make([][]byte, 0, i+1), vecs[:i]...), v[:n])
-			rest = append(append(make([][]byte, 0, len(vecs)-i), v[n:]), vecs[i+1:]...)
-			return batch, rest, nil
+// splitRun cuts a run into its batches, without copying them, and validates each. With
+// an error it gives those before the one that is wrong.
+func splitRun(vecs [][]byte, leaderEpoch int32) (batches [][][]byte, headers []record.Header, err error) {
+	vecs = slices.Clone(vecs) // it is eaten up from the front
+	var flat [][]byte
+	var ends []int // of each batch, in flat
+	for left := record.VecLen(vecs); left > 0; {
+		var h record.Header
+		h, err = record.ParseHeaderVec(vecs)
+		if err == nil && h.Size() > left {
+			err = &record.CorruptError{Position: left, Detail: fmt.Sprintf("the run ends within a batch of %d bytes", h.Size())}
 		}
-		if n -= len(v); n == 0 {
-			return vecs[: i+1 : i+1], vecs[i+1:], nil
+		if err != nil {
+			break
 		}
+		begin := len(flat)
+		for n := h.Size(); n > 0; {
+			k := min(n, len(vecs[0]))
+			flat = append(flat, vecs[0][:k])
+			n -= k
+			if vecs[0] = vecs[0][k:]; len(vecs[0]) == 0 {
+				vecs = vecs[1:]
+			}
+		}
+		if h, err = record.Validate(flat[begin:], record.ValidateOptions{}); err == nil && h.PartitionLeaderEpoch > leaderEpoch {
+			err = &record.CorruptError{Detail: fmt.Sprintf("the batch at offset %d is of leader epoch %d and comes from a leader of epoch %d", h.BaseOffset, h.PartitionLeaderEpoch, leaderEpoch)}
+		}
+		if err != nil {
+			break
+		}
+		left -= h.Size()
+		headers, ends = append(headers, h), append(ends, len(flat))
 	}
-	return vecs, nil, nil
+	begin := 0
+	for _, end := range ends {
+		batches = append(batches, flat[begin:end:end])
+		begin = end
+	}
+	return batches, headers, err
 }
 
 // isStale reports whether the log refused a batch because of its place or epoch.
