@@ -51,6 +51,11 @@ func startLoad(t *testing.T, r *rig.Rig, topic string, o loadOptions) *load {
 		o.rate = 300
 	}
 	l := &load{t: t, r: r, topic: topic, history: history.New()}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("at the end: %s\nfaults: %v", r.Leat("topic", "describe", topic, "--request-timeout", "5s"), r.Net.Faults())
+		}
+	})
 	var input io.Reader
 	input, l.feed = history.Feed(byGateway, o.rate)
 	l.command = r.Run(input, l.history.Acks(byGateway), "produce", topic, "--input", "json", "--acks-out", "-", "--delivery-timeout", "3m")

@@ -185,7 +185,7 @@ func withoutEtcd(t *testing.T, r *rig.Rig, l *load) {
 	if gap := l.history.LongestGap(byClient); gap > 5*time.Second {
 		t.Errorf("no acknowledgement for %v: etcd is not needed for producing", gap)
 	}
-	res := r.Leat("topic", "create", "late", "--request-timeout", "3s")
+	res := r.Leat("topic", "create", "late", "--request-timeout", "10s")
 	if res.Code == 0 || !strings.Contains(res.Stderr, "METADATA_UNAVAILABLE") && !strings.Contains(res.Stderr, "CONTROLLER_NOT_AVAILABLE") {
 		t.Errorf("a topic was created without etcd, or the reason is not named: %s", res)
 	}
