@@ -29,10 +29,7 @@ func (t *tenure) balance(ctx context.Context) error {
 	_, err := t.carryOut(ctx, Command{
 		Name: "preferred leaders", Cause: "auto.leader.rebalance.enable", Preferred: true,
 		Plan: func(state *cluster.State, _ int) (cluster.Plan, error) {
-			plan, err := cluster.PreferredMoves(state, preferredBatch, func(life cluster.Process) bool {
-				_, answers := probes[life]
-				return !answers
-			})
+			plan, err := planPreferred(state, probes)
 			empty = plan.IsEmpty()
 			return plan, err
 		},
@@ -42,6 +39,14 @@ func (t *tenure) balance(ctx context.Context) error {
 		t.rebalance = time.Now().Add(preferredPause)
 	}
 	return t.report(ctx, "preferred leaders", err)
+}
+
+// planPreferred plans one batch, to lives that have answered lately.
+func planPreferred(state *cluster.State, probes cluster.Probes) (cluster.Plan, error) {
+	return cluster.PreferredMoves(state, preferredBatch, func(life cluster.Process) bool {
+		_, answers := probes[life]
+		return !answers
+	})
 }
 
 // advance lets running reassignments go on. The error ends the term.
