@@ -46,11 +46,13 @@ func TestLeaderSeveredFromFollowers(t *testing.T) {
 		topic(t, r, "cut", 1)
 		l := startLoad(t, r, "cut", loadOptions{})
 		leader := r.Leader("cut", 0)
+		l.history.LongestGap(byClient)
 		began := time.Now()
 		sever(r.Net, leader, r.Others(leader, rig.Broker)...)
 		now := r.LeaderOtherThan("cut", 0, leader)
 		t.Logf("%s leads after %v", now, time.Since(began).Round(time.Millisecond))
 		l.progress("an election", resume)
+		t.Logf("longest time without an acknowledgement: %v", l.history.LongestGap(byClient).Round(time.Millisecond))
 		r.Net.HealAll()
 		r.WaitInSync("cut", time.Minute)
 		l.finish()
@@ -172,6 +174,42 @@ func TestEtcdDown(t *testing.T) {
 		r.Up("etcd-1")
 		afterEtcd(t, r, l, before[0].LeaderEpoch)
 	})
+}
+
+// TestEtcdPaused is case 39: etcd stands still past all leases and ends them when
+// it goes on, although their owners had kept them alive as they thought.
+func TestEtcdPaused(t *testing.T) {
+	r := processes(t).start(rig.Options{})
+	topic(t, r, "etcd", 1)
+	l := startLoad(t, r, "etcd", loadOptions{})
+	before, err := r.Partitions("etcd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Pause("etcd-1")
+	withoutEtcd(t, r, l)
+	r.Resume("etcd-1")
+	afterEtcd(t, r, l, before[0].LeaderEpoch)
+}
+
+// TestOneOfThreeEtcdsKilled: etcd keeps its quorum, so everything goes on, admin
+// writes included.
+func TestOneOfThreeEtcdsKilled(t *testing.T) {
+	r := processes(t).start(rig.Options{Etcds: 3})
+	topic(t, r, "etcd", 1)
+	l := startLoad(t, r, "etcd", loadOptions{})
+	for _, name := range r.Names(rig.Etcd)[:count(1, 3)] {
+		r.Kill(name)
+		began := time.Now()
+		topic(t, r, "without-"+name, 1)
+		t.Logf("a topic is there %v after the death of %s", time.Since(began).Round(time.Millisecond), name)
+		leader := r.Leader("etcd", 0)
+		r.Kill(leader)
+		l.progress("the death of "+leader+" without "+name, resume)
+		r.Up(leader, name)
+		r.WaitInSync("etcd", time.Minute)
+	}
+	l.finish()
 }
 
 // withoutEtcd demands that the load goes on, and that an admin write says why not.

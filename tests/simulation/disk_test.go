@@ -194,7 +194,7 @@ func (b *broker) replace(r *replica) error {
 	if err != nil {
 		return err
 	}
-	r.fresh = true
+	r.fresh = r.verdict != partition.Intact
 	delete(d.rotten, r.id)
 	if r.pardoned {
 		delete(d.verdicts, r.id)

@@ -149,11 +149,6 @@ func (r *replica) runReset(e *partition.Reset) partition.Event {
 	r.w.count("log begun anew")
 	var err error
 	if e.Keep || r.log == nil {
-		if r.verdict == partition.Intact {
-			// The replica is trusted as it is, and its place is kept.
-			r.w.fail("BUG", "broker %d#%d is to replace its replica of %s, against which nothing stands", r.b.id, r.b.inc, r.w.name(r.id))
-			return nil
-		}
 		if err = r.b.replace(r); err == nil && e.To != r.log.EndOffset() {
 			err = r.log.ResetTo(e.To)
 		}
