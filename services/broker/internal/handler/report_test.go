@@ -2,6 +2,7 @@ package handler
 
 import (
 	"errors"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -27,9 +28,9 @@ func TestNewFoldersAreReportedUntilThereIsALeader(t *testing.T) {
 	ctl := brokertest.Start(t)
 	h := start(t, ctl, harnessOptions{})
 	led := h.topic("led", 1, nil)
-	refusals := 0
+	var refusals atomic.Int64
 	ctl.OnReport(func(*brokertest.Controller, *controllerv1.ReportReplicasRequest) error {
-		if refusals++; refusals <= 2 {
+		if refusals.Add(1) <= 2 {
 			return errors.New("not now")
 		}
 		return nil
@@ -53,7 +54,7 @@ func TestNewFoldersAreReportedUntilThereIsALeader(t *testing.T) {
 		before := count()
 		ctl.Change(func(*brokertest.Controller) {})
 		h.awaitLeader(led, 0)
-		return refusals > 2 && count() == before
+		return refusals.Load() > 2 && count() == before
 	})
 	before := count()
 	ctl.Change(func(c *brokertest.Controller) { c.Elected() })

@@ -102,8 +102,15 @@ func (r *Replica) damaged(log *commitlog.Log, cause *commitlog.CorruptError) {
 	if stored == nil || stored.Log != log || !r.condemned.CompareAndSwap(false, true) {
 		return
 	}
-	r.m.cfg.Metrics.damagedLogs.Inc()
+	first := !r.damageTold.Swap(true)
+	if first {
+		r.m.cfg.Metrics.damagedLogs.Inc()
+	}
 	if !r.m.othersHave(r.Key) {
+		r.condemned.Store(false) // another replica may have it some day
+		if !first {
+			return
+		}
 		r.m.cfg.Logger.Error("a log is damaged, and no other replica can take its place: what is whole is served on", "replica", r.Name(), "dir", stored.Dir, "error", cause)
 		return
 	}

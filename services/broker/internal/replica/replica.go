@@ -38,6 +38,8 @@ type Replica struct {
 	recent    recent
 	condemned atomic.Bool // its log was found damaged while it was read
 	withheld  bool        // because of that; guarded by mu
+	// damageTold says that damage of the log has been told and counted.
+	damageTold atomic.Bool
 	// checkpointed is one above the end of the log as of its last checkpoint; guarded by
 	// mu.
 	checkpointed int64
