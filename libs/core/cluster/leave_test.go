@@ -168,8 +168,8 @@ func TestLeaveOfThousands(t *testing.T) {
 	w := newWorld(t, 1, 2, 3)
 	id := w.create(t, "a", 500, 3)
 	plan, blockers, err := Leave(w.State, w.life(1), w.probeAll(), false)
-	if len(blockers) > 0 || len(plan.Stages) != 2 || len(plan.Stages[0]) != 500 {
-		t.Fatalf("%+v, %d stages", blockers, len(plan.Stages))
+	if err != nil || len(blockers) > 0 || len(plan.Stages) != 2 || len(plan.Stages[0]) != 500 {
+		t.Fatalf("%+v, %d stages, %v", blockers, len(plan.Stages), err)
 	}
 	// The controller dies before the last stage: nothing is lost by that.
 	w.applyStages(t, plan.Stages[:1])
