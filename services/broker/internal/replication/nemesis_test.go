@@ -17,8 +17,8 @@ import (
 	"github.com/leat-io/leat/services/broker/internal/replica"
 )
 
-// Brokers are killed with what they had not synced, one or all at once, and leadership
-// moves, while records are produced: what was acknowledged is there at the end, once, at its
+// Brokers are killed with what they had not synced, one or all at once, streams break
+// and leadership moves, while records are produced: what was acknowledged is there at the end, once, at its
 // offset, and the replicas are the same.
 func TestNothingAcknowledgedIsLost(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
@@ -34,8 +34,12 @@ func TestNothingAcknowledgedIsLost(t *testing.T) {
 	for range 12 {
 		h.awaitMore(20)
 		victim := random.Int32N(3) + 1
-		if random.IntN(3) == 0 {
+		switch random.IntN(6) {
+		case 0:
 			m.moveFrom(id, victim, false)
+			continue
+		case 1:
+			m.cutStreams(victim, random)
 			continue
 		}
 		if random.IntN(4) == 0 {
@@ -66,6 +70,23 @@ func TestNothingAcknowledgedIsLost(t *testing.T) {
 	end := m.nodes[leader].mustStore(id, 0, "the last") + 1
 	m.awaitSame(id, 0, end, 1, 2, 3)
 	h.check(leader)
+}
+
+// cutStreams breaks the streams of a leader's followers a few times, by opening others
+// in their name.
+func (m *mesh) cutStreams(leader int32, random *rand.Rand) {
+	for range random.IntN(5) + 1 {
+		for b, n := range m.nodes {
+			if b == leader {
+				continue
+			}
+			if p, err := m.connect(leader, b, n.incarnation, nil); err == nil {
+				if err := p.stream.CloseSend(); err != nil {
+					m.t.Error(err)
+				}
+			}
+		}
+	}
 }
 
 // powerCut kills all brokers at once and elects one of the in-sync set when all are

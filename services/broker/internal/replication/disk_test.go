@@ -1,0 +1,44 @@
+package replication
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/vfs"
+	"github.com/leat-io/leat/libs/vfs/errorfs"
+	"github.com/leat-io/leat/libs/vfs/memfs"
+	"github.com/leat-io/leat/services/broker/internal/brokertest"
+)
+
+// A follower whose disk fails is left behind; a leader whose disk fails acknowledges
+// nothing more, and what it had acknowledged is with the next one.
+func TestDisksFail(t *testing.T) {
+	disks := map[int32]*errorfs.FS{}
+	m := newMesh(t, 3, meshOptions{lag: time.Second, fs: func(id int32) vfs.FS {
+		disks[id] = errorfs.Wrap(memfs.New())
+		return disks[id]
+	}})
+	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2, 3)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "a")
+	broken := errorfs.Rule{Ops: []errorfs.Op{errorfs.OpSync}, Path: "t-0", Err: syscall.EIO}
+	disks[3].Add(broken)
+	m.nodes[1].mustStore(id, 0, "b")
+	m.awaitISR(id, 0, 2)
+	m.awaitSame(id, 0, 2, 1, 2)
+	disks[1].Add(broken)
+	res := m.nodes[1].produce(id, 0, acksAll, "c")
+	if res.Err == nil || res.Err.Reason != typev1.ErrorReason_ERROR_REASON_DISK_OFFLINE || res.Err.Outcome != typev1.Outcome_OUTCOME_UNKNOWN {
+		t.Fatalf("a batch on a disk that fails ends with %+v", res)
+	}
+	brokertest.Await(t, "the leader serves nothing more", func() bool { return m.nodes[1].describe(id, 0).GetError() != nil })
+	m.ctl.SetISR(id, 0, 2)
+	m.ctl.Elect(id, 0, 2)
+	m.awaitLeads(2, id, 0)
+	base := m.nodes[2].mustStore(id, 0, "d")
+	if base < 2 || base > 3 {
+		t.Errorf("the next leader goes on at %d", base)
+	}
+}
