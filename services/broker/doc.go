@@ -9,7 +9,9 @@
 // and health answer at once, everything else STARTING); lock and recover the
 // disks; hold the registration key; follow the metadata until it shows that key;
 // open and create replicas; vouch for them at the elected controller until the
-// metadata shows the broker unfenced. Controllers and etcd may be away at any
+// metadata shows the broker unfenced. Before it stops it asks for leave, so that
+// others lead what it led. Controllers and etcd may be away at any
 // time: it waits for them at the start, and later serves on in the epochs it
-// knows.
+// knows. When etcd turns out to have gone back in time it serves nothing until the
+// mesh has been restored.
 package broker

@@ -14,7 +14,8 @@
 //  4. Subscribe before the first Read of a tail; the function is called as Done
 //     is, after anything that may change what Read answers.
 //  5. Run the Manager's Run for its clock: deadlines, checkpoints, disk watchdog, the
-//     disks' room, retention and compaction.
+//     disks' room, retention and compaction, and news of replicas for the controller,
+//     which Config.Report carries there.
 //  6. Give the Manager Leaders where it follows, and tell the replica what its leader
 //     says with EpochEnd, Batches, Watermark and LeaderGone. Tell what followers say
 //     with Hello, FollowerPosition and FollowerGone; ReadLog is what they are sent.

@@ -7,13 +7,18 @@
 //  1. Open with the folders of log.dirs. Each is locked; the clean-shutdown marker
 //     is taken away durably before anything else is written; every replica found
 //     is opened and recovered.
-//  2. Wait for the metadata of the mesh, then call Adopt with the cluster id and
+//  2. Wait for the metadata of the mesh, and ask CheckHistory whether it continues what
+//     the disks have followed; if not, touch nothing. Note with NoteHistory what is
+//     followed from then on. Then call Adopt with the cluster id and
 //     the replicas that this broker should hold. Disks of another cluster are
 //     refused; what should be there and is not gets a verdict that survives
 //     restarts. Only now may replicas be created.
 //  3. Vouch with Vouches, once Adopt has returned.
-//  4. Create, SetAside and Delete from one goroutine, as the metadata says. A
-//     folder is durable when Create returns.
+//  4. Create, SetAside and Delete from one goroutine for each replica, as the metadata
+//     says. A folder is durable when Create returns. Note with SetVerdict what proves
+//     damaged at run time; Replace what is not intact, ClearVerdict when the metadata
+//     permits, Trust what was elected as it is, and DropReplaced once the replacement is
+//     in sync. Before a log is cut, LowerMarks.
 //  5. Note high watermarks with Replica.SetHighWatermark; call Checkpoint now and
 //     then.
 //  6. Report a failed read, write or fsync of a log with DiskFailed, and serve
