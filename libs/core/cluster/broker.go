@@ -47,6 +47,11 @@ func RegisterBroker(s *State, r BrokerRegistration) (Plan, error) {
 		// The same life: its vouch is known, only fencing, address or leave end.
 		return returnBroker(s, record)
 	}
+	if s.vouches[r.Process] == nil {
+		// Its key was not there when it vouched. To go on would be to take every replica
+		// for one that it said nothing of, and to bar them all.
+		return Plan{}, reject("METADATA_BEHIND", "broker %d was not registered when it vouched for its replicas; it has to send its registration again", r.Process.ID)
+	}
 	return newLife(s, record, r)
 }
 

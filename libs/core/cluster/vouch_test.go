@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"slices"
 	"testing"
 )
@@ -325,6 +326,25 @@ func TestWordsOfAnEarlierLife(t *testing.T) {
 		if plan, err := plan(); err != nil || !plan.IsEmpty() {
 			t.Errorf("%s: %d writes, %v", what, plan.Len(), err)
 		}
+	}
+}
+
+// A lease that is lost while a broker registers must not cost it its replicas: its
+// vouch came when its key was not there, and is not known when the key is back.
+func TestWhoseVouchIsNotKnownIsNotBarred(t *testing.T) {
+	w, p := minTwo(t)
+	w.stop(t, 1)
+	life := w.register(KindBroker, 1)
+	r := BrokerRegistration{Process: life, Address: "h1:1", Vouches: as(p, Intact, 1, 7)}
+	var rejection *Rejection
+	if plan, err := RegisterBroker(w.State, r); !errors.As(err, &rejection) || rejection.Reason != "METADATA_BEHIND" || !plan.IsEmpty() {
+		t.Fatalf("plan %+v, %v", plan, err)
+	}
+	w.SetVouches(r)
+	plan, err := RegisterBroker(w.State, r)
+	w.apply(t, plan, err)
+	if q := w.now(p); len(q.Barred) != 0 {
+		t.Errorf("barred although it vouched: %+v", q)
 	}
 }
 
