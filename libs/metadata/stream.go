@@ -116,6 +116,9 @@ func (w *Watcher) follow(ctx context.Context, addr string) (progressed bool, err
 			if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
 				err = fmt.Errorf("%w: %w", cause, err)
 			}
+			if e := rpc.FromError(err); e.Reason == typev1.ErrorReason_ERROR_REASON_METADATA_REGRESSED {
+				w.setRegressed(e)
+			}
 			return progressed, err
 		}
 		watchdog.Reset(silenceLimit)
@@ -202,10 +205,10 @@ func (w *Watcher) checkRegression(etcd uint64, position Position) error {
 			"the controllers use the etcd cluster %x and this process has followed %x in the same generation %d: etcd was made anew; restore the mesh before anything else",
 			etcd, known, generation)
 	}
-	w.setRegressed(verdict)
 	if verdict == nil {
-		return nil
+		return nil // known for certain once an image is shown
 	}
+	w.setRegressed(verdict)
 	return verdict
 }
 

@@ -144,7 +144,7 @@ func (w *Watcher) publish(next *Image) {
 	if next.Position().Before(w.image.Position()) {
 		return
 	}
-	w.image = next
+	w.image, w.regressed = next, nil
 	close(w.changed)
 	w.changed = make(chan struct{})
 }

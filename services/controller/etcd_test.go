@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -216,5 +217,44 @@ func TestLeaderThatReachesNobodyGivesWay(t *testing.T) {
 	}
 	if one.IsLeading() {
 		t.Error("both lead")
+	}
+}
+
+// etcd is put back to an earlier state under a running mesh: controllers stop, and
+// whoever has seen more refuses what their successors tell.
+func TestEtcdRestoredUnderARunningMesh(t *testing.T) {
+	m := newMesh(t)
+	one := m.controller(1)
+	w := m.gateway()
+	broker := m.broker(1, 11)
+	m.awaitUnfenced(w, broker)
+	c := m.controllers(w)
+	m.create(w, c, "before", 1)
+	backup := m.etcd.Backup()
+	for i := range 30 { // more than the next controller writes by itself
+		m.create(w, c, fmt.Sprintf("after-%d", i), 1)
+	}
+	seen := w.Image().Position()
+	m.etcd.GoBack(backup)
+	<-one.ended
+	regressed := typev1.ErrorReason_ERROR_REASON_METADATA_REGRESSED
+	if !rpc.IsReason(one.err, regressed) {
+		t.Errorf("the controller ended with %v", one.err)
+	}
+	two := m.controller(2)
+	m.leader(two)
+	eventually(t, "the watcher refuses it", func() bool { return rpc.IsReason(w.Regressed(), regressed) })
+	if w.Image().Position() != seen || w.Image().TopicByName("after-29") == nil {
+		t.Errorf("it shows %v after %v", w.Image().Position(), seen)
+	}
+	req := &controllerv1.RegisterBrokerRequest{
+		Handshake: rpc.LocalHandshake(), Broker: broker.process, Address: broker.addr, HighestPosition: seen.Proto(),
+	}
+	conn, err := m.pool.Get(two.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := controllerv1.NewControllerServiceClient(conn).RegisterBroker(m.ctx(), req); !rpc.IsReason(err, regressed) {
+		t.Errorf("a registration: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package etcdtest
 
 import (
 	"net/url"
+	"os"
 	"testing"
 	"time"
 
@@ -78,4 +79,31 @@ func (s *Server) Stop() {
 	}
 	s.run.Close()
 	s.run = nil
+}
+
+// GoBack stops the server, puts its data back to what they were when backup was
+// taken, and starts it again: the same etcd, earlier in its history.
+func (s *Server) GoBack(backup string) {
+	s.t.Helper()
+	s.Stop()
+	if err := os.RemoveAll(s.dir); err != nil {
+		s.t.Fatalf("remove etcd's data: %v", err)
+	}
+	if err := os.CopyFS(s.dir, os.DirFS(backup)); err != nil {
+		s.t.Fatalf("restore etcd's data: %v", err)
+	}
+	s.Restart()
+}
+
+// Backup stops the server, copies its data to a folder of the test, starts it again
+// and returns the folder.
+func (s *Server) Backup() string {
+	s.t.Helper()
+	s.Stop()
+	backup := s.t.TempDir()
+	if err := os.CopyFS(backup, os.DirFS(s.dir)); err != nil {
+		s.t.Fatalf("copy etcd's data: %v", err)
+	}
+	s.Restart()
+	return backup
 }

@@ -51,6 +51,7 @@ func partitionMessage(p cluster.Partition, full bool) *controllerv1.Partition {
 	}
 	if full {
 		m.PartitionEpoch, m.Barred, m.MinIsr, m.TargetReplicas = p.PartitionEpoch, p.Barred, p.MinISR, p.TargetReplicas
+		m.UncleanEpoch = p.UncleanEpoch
 	}
 	return m
 }

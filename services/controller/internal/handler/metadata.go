@@ -72,6 +72,11 @@ func (s *metadataServer) awaitState(ctx context.Context, min *controllerv1.Posit
 				return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STARTING,
 					"this controller has not read the metadata yet; it waits for etcd, or for the first election of the mesh")
 			}
+			if now, err := s.h.cfg.Store.CurrentRevision(ctx); err == nil && generation == min.GetGeneration() && now < min.GetRevision() {
+				return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_REGRESSED,
+					"etcd is at revision %d and the watcher has seen revision %d of generation %d: etcd went back in time; restore the mesh before anything else",
+					now, min.GetRevision(), generation)
+			}
 			return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_BEHIND,
 				"this controller knows the metadata up to %d/%d and %d/%d is demanded; ask another controller",
 				generation, revision, min.GetGeneration(), min.GetRevision())

@@ -84,7 +84,7 @@ func message(r cluster.Record) proto.Message {
 			FormatVersion: v, TopicId: r.Topic.Bytes(), Partition: r.Number, Leader: ref(r.Leader), LeaderEpoch: r.LeaderEpoch,
 			Replicas: r.Replicas, Isr: r.ISR, Elr: r.ELR, Barred: r.Barred, MinIsr: r.MinISR, PartitionEpoch: r.PartitionEpoch,
 			ShardOwner: ref(r.ShardOwner), ShardEpoch: r.ShardEpoch,
-			TargetReplicas: r.TargetReplicas, FormerReplicas: r.FormerReplicas,
+			TargetReplicas: r.TargetReplicas, FormerReplicas: r.FormerReplicas, UncleanEpoch: r.UncleanEpoch,
 		}
 	case cluster.Reassignment:
 		m := &storagev1.ReassignmentRecord{FormatVersion: v, PlanId: r.PlanID, Paused: r.Paused, Cancelling: r.Cancelling}
@@ -192,7 +192,7 @@ func record(key cluster.Key, m proto.Message) cluster.Record {
 			Topic: key.Topic, Number: key.ID, Leader: process(m.GetLeader()), LeaderEpoch: m.GetLeaderEpoch(),
 			Replicas: m.GetReplicas(), ISR: m.GetIsr(), ELR: m.GetElr(), Barred: m.GetBarred(), MinISR: m.GetMinIsr(),
 			PartitionEpoch: m.GetPartitionEpoch(), ShardOwner: process(m.GetShardOwner()), ShardEpoch: m.GetShardEpoch(),
-			TargetReplicas: m.GetTargetReplicas(), FormerReplicas: m.GetFormerReplicas(),
+			TargetReplicas: m.GetTargetReplicas(), FormerReplicas: m.GetFormerReplicas(), UncleanEpoch: m.GetUncleanEpoch(),
 		}
 	case *storagev1.ReassignmentRecord:
 		r := cluster.Reassignment{PlanID: key.Name, Paused: m.GetPaused(), Cancelling: m.GetCancelling()}

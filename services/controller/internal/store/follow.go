@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/cluster"
 	"github.com/leat-io/leat/libs/rpc"
 )
@@ -154,15 +155,22 @@ func (s *Store) watch(ctx context.Context) error {
 	// and etcd tells progress only when all of a stream have begun: this one gets
 	// a stream of its own.
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), "leat-watch", "metadata"))
-	asking := make(chan struct{})
+	asked := make(chan error, 1)
 	go func() {
-		defer close(asking)
-		s.askProgress(ctx)
+		err := s.askProgress(ctx)
+		cancel() // what it found out ends the watch
+		asked <- err
 	}()
-	defer func() {
-		cancel()
-		<-asking
-	}()
+	err := s.takeWatch(ctx)
+	cancel()
+	if found := <-asked; found != nil {
+		return found
+	}
+	return err
+}
+
+// takeWatch applies events until the watch ends.
+func (s *Store) takeWatch(ctx context.Context) error {
 	for resp := range s.client.Watch(ctx, s.keys.Prefix(), clientv3.WithPrefix(), clientv3.WithRev(s.Revision()+1), clientv3.WithCreatedNotify()) {
 		if err := resp.Err(); err != nil {
 			return err
@@ -181,8 +189,9 @@ func (s *Store) watch(ctx context.Context) error {
 // askProgress asks etcd again and again how far it is, so that silence means
 // something. A watch that begins at the revision after etcd's, as each one does
 // after a lost connection, gets no progress before the next write; a quiet mesh
-// may wait for that for hours, so then the revision itself is asked for.
-func (s *Store) askProgress(ctx context.Context) {
+// may wait for that for hours, so then the revision itself is asked for. It returns
+// nil when ctx ends, or an error that the store must not go on with.
+func (s *Store) askProgress(ctx context.Context) error {
 	tick := time.NewTicker(progressInterval)
 	defer tick.Stop()
 	for {
@@ -195,10 +204,12 @@ func (s *Store) askProgress(ctx context.Context) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return
+			return nil
 		}
 		if s.lastConfirmed().Equal(before) {
-			s.confirm(ctx)
+			if err := s.confirm(ctx); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -210,21 +221,28 @@ func (s *Store) lastConfirmed() time.Time {
 }
 
 // confirm asks etcd's quorum for its revision; if the state shows just that one,
-// it showed all there was when the question was sent.
-func (s *Store) confirm(ctx context.Context) {
+// it showed all there was when the question was sent. An etcd whose revision is
+// behind the state's went back in time.
+func (s *Store) confirm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	asked := time.Now()
+	asked, shown := time.Now(), s.Revision()
 	revision, err := s.CurrentRevision(ctx)
 	if err != nil {
 		s.logger.Debug("cannot ask etcd for its revision", "error", err)
-		return
+		return nil
+	}
+	if revision < shown {
+		return &valueError{rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_REGRESSED,
+			"etcd is at revision %d and this controller has followed it to revision %d: etcd was restored from a backup under a running mesh; restore the mesh, then start the controllers again",
+			revision, shown)}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if revision == s.revision && asked.After(s.confirmed) {
 		s.confirmed = asked
 	}
+	return nil
 }
 
 func (s *Store) takeEvents(resp *clientv3.WatchResponse) error {
