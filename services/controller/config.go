@@ -17,7 +17,7 @@ type Config struct {
 	service.Common
 
 	NumPartitions             int32 `config:"num.partitions" default:"1" help:"Partitions of a topic that is created without a number."`
-	DefaultReplicationFactor  int32 `config:"default.replication.factor" default:"0" help:"Replicas of a topic that is created without a number; 0: 3, or as many as there are live brokers where there are fewer."`
+	DefaultReplicationFactor  int32 `config:"default.replication.factor" default:"0" help:"Replicas of a topic that is created without a number; 0: 3, or as many as there are brokers where there are fewer."`
 	OffsetsTopicNumPartitions int32 `config:"offsets.topic.num.partitions" default:"50" help:"Partitions of __consumer_offsets; fixed once it exists."`
 
 	AutoLeaderRebalanceEnable           bool  `config:"auto.leader.rebalance.enable" default:"true" help:"Give leadership back to preferred leaders, at most 100 a second, once they are in sync."`

@@ -103,8 +103,8 @@ func addPartitions(p *planner, t Topic, want int32, configs map[string]string) *
 		return reject("INTERNAL_BUG", "partition %d of the topic has no record; please report this", t.Partitions-1)
 	}
 	replicationFactor := last.Value.ReplicationFactor()
-	live := p.state.placeable()
-	if rejection := checkPlaceable(live, replicationFactor); rejection != nil {
+	hosts, rejection := p.state.hosts(replicationFactor)
+	if rejection != nil {
 		return rejection
 	}
 	config, err := topicconfig.Parse(p.state.Cluster().DefaultConfigs, configs)
@@ -112,7 +112,7 @@ func addPartitions(p *planner, t Topic, want int32, configs map[string]string) *
 		return reject("INVALID_CONFIG", "%v", err)
 	}
 	// Go on round the brokers where the last partition is.
-	order := p.state.newRing(live)
+	order := p.state.newRing(hosts)
 	at := order.position(last.Value.Replicas[0])
 	floor := value(p.state.names[t.Name]).LeaderEpochFloor
 	for n := t.Partitions; n < want; n++ {

@@ -154,6 +154,7 @@ func (v brokerView) lead(p *Partition, b int32) {
 func (v brokerView) leadAlone(p *Partition, b int32) {
 	p.ISR, p.ELR, p.Barred = []int32{b}, nil, nil
 	v.lead(p, b)
+	p.UncleanEpoch = p.LeaderEpoch
 }
 
 // lastResort elects where no member of ISR and ELR is trusted: if all of them are

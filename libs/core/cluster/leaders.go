@@ -14,8 +14,8 @@ type PartitionName struct {
 }
 
 // LeadersUnreachable plans that leadership moves where all other live members of the
-// ISR report that they cannot reach the leader; the leader stays in the ISR until
-// its successor finds that it lags. reports lists for each reporting life the
+// ISR report that they cannot reach the leader. It leaves the ISR if enough members
+// are left, or commits would wait until its successor finds that it lags. reports lists for each reporting life the
 // leaders that it misses; the caller has seen to it that it was for long enough. The
 // plan is bounded; what is left comes with the next reports. The error is an
 // *InvariantError.
@@ -43,6 +43,9 @@ func LeadersUnreachable(s *State, reports map[Process][]Process) (Plan, error) {
 			candidates := keep(next.Replicas, func(b int32) bool { return slices.Contains(live, b) && view.trusted(&next, b) })
 			if all && len(candidates) > 0 {
 				view.lead(&next, pick(&next, candidates))
+				if int32(len(candidates)) >= next.MinISR {
+					next.ISR = keep(next.ISR, func(b int32) bool { return b != leader.ID })
+				}
 				p.put(next)
 			}
 		}

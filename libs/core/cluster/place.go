@@ -97,7 +97,7 @@ func (s *State) placeable() []int32 {
 	return live
 }
 
-// checkPlaceable tells whether a replication factor can be met.
+// checkPlaceable tells whether a replication factor can be met by brokers that live.
 func checkPlaceable(live []int32, replicationFactor int32) *Rejection {
 	switch {
 	case replicationFactor < 1:
@@ -105,8 +105,38 @@ func checkPlaceable(live []int32, replicationFactor int32) *Rejection {
 	case len(live) == 0:
 		return reject("STARTING", "no broker is ready to hold a topic; start one, or wait until it is")
 	case int(replicationFactor) > len(live):
-		return reject("INVALID_REPLICATION_FACTOR", "a replication factor of %d needs as many live brokers, and there are %d; start more, or ask for less",
+		return reject("INVALID_REPLICATION_FACTOR", "a replication factor of %d needs as many brokers, and there are %d; start more, or ask for less",
 			replicationFactor, len(live))
 	}
 	return nil
+}
+
+// hosts lists the brokers that take the replicas of a new partition, sorted: those
+// that live and, where these are too few, others on record. A broker that is away
+// for a restart then does not cost a topic a copy for good: its replicas leave the
+// ISR at the first election, and join when it is back.
+func (s *State) hosts(replicationFactor int32) ([]int32, *Rejection) {
+	hosts := s.placeable()
+	if len(hosts) == 0 {
+		return nil, checkPlaceable(nil, max(replicationFactor, 1))
+	}
+	for _, b := range s.Brokers() {
+		if id := b.Value.Process.ID; len(hosts) < int(replicationFactor) && b.Value.Fenced && !b.Value.Draining {
+			hosts = append(hosts, id)
+		}
+	}
+	slices.Sort(hosts)
+	return hosts, checkPlaceable(hosts, replicationFactor)
+}
+
+// automaticReplicas is the number of replicas where none is asked for or set: 3, or
+// as many as there are brokers on record that are not leaving.
+func (s *State) automaticReplicas() int32 {
+	staying := int32(0)
+	for _, b := range s.brokers {
+		if !b.Value.Draining {
+			staying++
+		}
+	}
+	return max(min(automaticReplicationFactor, staying), 1)
 }

@@ -163,3 +163,31 @@ func TestElectionsSpread(t *testing.T) {
 		}
 	}
 }
+
+// TestAbsentBrokersGetReplicas where too few live: a topic made during a restart has
+// all its copies once the broker is back. One that is leaving gets none.
+func TestAbsentBrokersGetReplicas(t *testing.T) {
+	w := newWorld(t, 1, 2, 3)
+	w.stop(t, 3)
+	limits := testLimits()
+	limits.DefaultReplicationFactor = 0
+	id := w.newID()
+	plan, outcomes, err := createTopics(w.State, limits, []NewTopic{{Name: "a", Partitions: 3, ID: id}})
+	w.apply(t, plan, err)
+	if outcomes[0].ReplicationFactor != 3 {
+		t.Errorf("%+v", outcomes[0])
+	}
+	for _, e := range w.Partitions(id) {
+		if p := e.Value; len(p.Replicas) != 3 || p.MinISR != 2 {
+			t.Errorf("%+v", p)
+		}
+	}
+	b := w.Broker(3).Value
+	b.Draining = true
+	w.Set(b, 1, 99)
+	_, outcomes, err = createTopics(w.State, limits, []NewTopic{{Name: "b", Partitions: 1, ReplicationFactor: 3, ID: w.newID()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantReason(t, outcomes[0].Rejection, "INVALID_REPLICATION_FACTOR")
+}

@@ -97,6 +97,9 @@ type Partition struct {
 	// it began with; Replicas are both together meanwhile. Empty: none runs.
 	TargetReplicas []int32
 	FormerReplicas []int32
+	// UncleanEpoch is the newest leader epoch whose leader was elected without knowing
+	// that it has every committed record; 0: none.
+	UncleanEpoch int32
 }
 
 // IsReassigning tells whether a reassignment of the partition runs.

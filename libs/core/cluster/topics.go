@@ -179,8 +179,8 @@ func layOut(p *planner, limits Limits, t NewTopic, internal bool) (TopicOutcome,
 		return TopicOutcome{Name: t.Name}, reject("INVALID_PARTITIONS", "a topic cannot have %d partitions; give 1 to %d", outcome.Partitions, MaxPartitions).
 			with("topic", t.Name).with("limit", strconv.Itoa(MaxPartitions))
 	}
-	live := p.state.placeable()
-	if rejection := checkPlaceable(live, outcome.ReplicationFactor); rejection != nil {
+	hosts, rejection := p.state.hosts(outcome.ReplicationFactor)
+	if rejection != nil {
 		return TopicOutcome{Name: t.Name}, rejection.with("topic", t.Name)
 	}
 	config, err := topicconfig.Parse(p.state.Cluster().DefaultConfigs, t.Configs)
@@ -197,7 +197,7 @@ func layOut(p *planner, limits Limits, t NewTopic, internal bool) (TopicOutcome,
 	}
 	p.next()
 	minISR := config.MinISR(outcome.ReplicationFactor)
-	order := p.state.newRing(live)
+	order := p.state.newRing(hosts)
 	for n := range outcome.Partitions {
 		p.put(newPartition(t.ID, n, order.place(int(n)+t.Shift, outcome.ReplicationFactor), minISR, floor))
 	}
@@ -217,7 +217,7 @@ func defaultReplicationFactor(s *State, limits Limits) int32 {
 	if limits.DefaultReplicationFactor > 0 {
 		return limits.DefaultReplicationFactor
 	}
-	return max(min(automaticReplicationFactor, int32(len(s.placeable()))), 1)
+	return s.automaticReplicas()
 }
 
 // newPartition is a partition's first record. It has no leader until the folders of
