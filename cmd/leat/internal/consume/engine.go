@@ -231,7 +231,8 @@ func (e *engine) openRequest() *gatewayv1.ConsumeOpen {
 	open := proto.Clone(e.cfg.Open).(*gatewayv1.ConsumeOpen)
 	open.CreditBytes = creditBytes
 	open.MaxMessageBytes = rpc.MaxMessageBytes
-	open.StopAtEnd = e.cfg.Ends != nil && !e.grouped()
+	// Where the caller knows no ends, such as those of one replica, the gateway may.
+	open.StopAtEnd = open.StopAtEnd || e.cfg.Ends != nil && !e.grouped()
 	open.MemberId, open.Attach = e.memberID, e.attach
 	if e.grouped() && e.memberID == "" {
 		return open
