@@ -11,7 +11,7 @@ import (
 
 var (
 	walkSeed  = flag.Uint64("seed", 0, "replay the walk of this seed, and show the end of its story")
-	walkCount = flag.Int("walks", 400, "how many walks TestWalks takes")
+	walkCount = flag.Int("walks", 2000, "how many walks TestWalks takes")
 	walkStory = flag.Int("story", 60, "how many lines of a failed walk's story to show")
 )
 

@@ -250,7 +250,7 @@ func (r *Replica) apply(pos metadata.Position, p *controllerv1.Partition) {
 		Generation: pos.Generation, Revision: pos.Revision, PartEpoch: p.GetPartitionEpoch(), LeaderEpoch: p.GetLeaderEpoch(),
 		Leader:   partition.Replica{Broker: p.GetLeader().GetId(), Incarnation: p.GetLeader().GetIncarnation()},
 		Replicas: p.GetReplicas(), ISR: p.GetIsr(), ELR: p.GetElr(), Barred: p.GetBarred(), MinISR: p.GetMinIsr(),
-		Unclean: r.Config().UncleanLeaderElectionEnable, OnRecord: r.onRecord, Shard: r.Internal, ShardEpoch: p.GetShardEpoch(), Now: r.m.now(),
+		Unclean: r.Config().UncleanLeaderElectionEnable, UncleanEpoch: p.GetUncleanEpoch(), OnRecord: r.onRecord, Shard: r.Internal, ShardEpoch: p.GetShardEpoch(), Now: r.m.now(),
 	})
 	r.countISR(p)
 	r.unpark()

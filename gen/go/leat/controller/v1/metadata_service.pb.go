@@ -1134,8 +1134,12 @@ type Partition struct {
 	// Replicas that a running reassignment ends with; empty: none runs. While it
 	// runs, replicas is the union.
 	TargetReplicas []int32 `protobuf:"varint,13,rep,packed,name=target_replicas,json=targetReplicas,proto3" json:"target_replicas,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Newest leader epoch whose leader was elected without knowing that it has every
+	// committed record; 0: none. A follower whose log is older may have to give up
+	// records below its high watermark.
+	UncleanEpoch  int32 `protobuf:"varint,14,opt,name=unclean_epoch,json=uncleanEpoch,proto3" json:"unclean_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Partition) Reset() {
@@ -1257,6 +1261,13 @@ func (x *Partition) GetTargetReplicas() []int32 {
 		return x.TargetReplicas
 	}
 	return nil
+}
+
+func (x *Partition) GetUncleanEpoch() int32 {
+	if x != nil {
+		return x.UncleanEpoch
+	}
+	return 0
 }
 
 // Deletion tells brokers to delete a topic's replicas.
@@ -1413,7 +1424,7 @@ const file_leat_controller_v1_metadata_service_proto_rawDesc = "" +
 	"\bdeleting\x18\x06 \x01(\bR\bdeleting\x1a:\n" +
 	"\fConfigsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb2\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd7\x03\n" +
 	"\tPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12-\n" +
@@ -1430,7 +1441,8 @@ const file_leat_controller_v1_metadata_service_proto_rawDesc = "" +
 	" \x01(\x03R\x0epartitionEpoch\x12\x16\n" +
 	"\x06barred\x18\v \x03(\x05R\x06barred\x12\x17\n" +
 	"\amin_isr\x18\f \x01(\x05R\x06minIsr\x12'\n" +
-	"\x0ftarget_replicas\x18\r \x03(\x05R\x0etargetReplicas\"b\n" +
+	"\x0ftarget_replicas\x18\r \x03(\x05R\x0etargetReplicas\x12#\n" +
+	"\runclean_epoch\x18\x0e \x01(\x05R\funcleanEpoch\"b\n" +
 	"\bDeletion\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12'\n" +

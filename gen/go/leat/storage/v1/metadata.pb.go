@@ -659,8 +659,11 @@ type PartitionRecord struct {
 	TargetReplicas []int32 `protobuf:"varint,14,rep,packed,name=target_replicas,json=targetReplicas,proto3" json:"target_replicas,omitempty"`
 	// Replicas as they were before the running reassignment.
 	FormerReplicas []int32 `protobuf:"varint,15,rep,packed,name=former_replicas,json=formerReplicas,proto3" json:"former_replicas,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Newest leader epoch whose leader was elected without knowing that it has every
+	// committed record; 0: none.
+	UncleanEpoch  int32 `protobuf:"varint,16,opt,name=unclean_epoch,json=uncleanEpoch,proto3" json:"unclean_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PartitionRecord) Reset() {
@@ -796,6 +799,13 @@ func (x *PartitionRecord) GetFormerReplicas() []int32 {
 		return x.FormerReplicas
 	}
 	return nil
+}
+
+func (x *PartitionRecord) GetUncleanEpoch() int32 {
+	if x != nil {
+		return x.UncleanEpoch
+	}
+	return 0
 }
 
 // DeletionRecord, key <prefix>/deletions/<topic-id in hex>, goes when every
@@ -1136,7 +1146,7 @@ const file_leat_storage_v1_metadata_proto_rawDesc = "" +
 	"\x0fTopicNameRecord\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\fR\atopicId\x12,\n" +
-	"\x12leader_epoch_floor\x18\x03 \x01(\x05R\x10leaderEpochFloor\"\x94\x04\n" +
+	"\x12leader_epoch_floor\x18\x03 \x01(\x05R\x10leaderEpochFloor\"\xb9\x04\n" +
 	"\x0fPartitionRecord\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\fR\atopicId\x12\x1c\n" +
@@ -1155,7 +1165,8 @@ const file_leat_storage_v1_metadata_proto_rawDesc = "" +
 	"\vshard_epoch\x18\r \x01(\x03R\n" +
 	"shardEpoch\x12'\n" +
 	"\x0ftarget_replicas\x18\x0e \x03(\x05R\x0etargetReplicas\x12'\n" +
-	"\x0fformer_replicas\x18\x0f \x03(\x05R\x0eformerReplicas\"\x8f\x01\n" +
+	"\x0fformer_replicas\x18\x0f \x03(\x05R\x0eformerReplicas\x12#\n" +
+	"\runclean_epoch\x18\x10 \x01(\x05R\funcleanEpoch\"\x8f\x01\n" +
 	"\x0eDeletionRecord\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\fR\atopicId\x12\x12\n" +
