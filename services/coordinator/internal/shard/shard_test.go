@@ -3,7 +3,9 @@ package shard
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -311,4 +313,59 @@ func TestFullLineMakesCallersWait(t *testing.T) {
 			t.Fatalf("a full line took a request (%v)", err)
 		}
 	})
+}
+
+// Leaders of the log that move, refuse and vanish cost no commit that was
+// acknowledged: what was answered is there, under whatever leader the shard is
+// fenced and loaded next, and nothing that was never asked for.
+func TestCommitsSurviveLeaderChanges(t *testing.T) {
+	for seed := range uint64(30) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 7))
+			log := &logtest.Log{}
+			s, stop := start(t, log, 1)
+			defer stop(nil)
+			served(t, s, commit(0))
+			var mu sync.Mutex
+			faulty := true
+			log.Fault(func(int) (bool, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if !faulty {
+					return true, nil
+				}
+				switch rng.IntN(8) {
+				case 0:
+					return false, notLeader()
+				case 1:
+					return false, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS, "1 of 2")
+				case 2:
+					return true, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS_AFTER_APPEND, "1 of 2")
+				case 3:
+					return rng.IntN(2) == 0, lostConnection()
+				}
+				return true, nil
+			})
+			acked, asked := int64(0), int64(0)
+			for range 60 {
+				asked++
+				if r := ask(t, s, commit(asked)); r.Err == nil {
+					acked = asked
+				} else {
+					pause()
+				}
+				if rng.IntN(5) == 0 {
+					if got := nextOffset(served(t, s, fetch)); got < acked || got > asked {
+						t.Fatalf("seed %d: the offset is %d after %d was acknowledged and %d asked for", seed, got, acked, asked)
+					}
+				}
+			}
+			mu.Lock()
+			faulty = false
+			mu.Unlock()
+			if got := nextOffset(served(t, s, fetch)); got < acked || got > asked || acked == 0 {
+				t.Fatalf("seed %d: the offset is %d at last, after %d was acknowledged", seed, got, acked)
+			}
+		})
+	}
 }
