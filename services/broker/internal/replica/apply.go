@@ -89,7 +89,7 @@ func (m *Manager) retire(k store.Key) {
 
 // setAsideUnknown moves folders away that the metadata does not place here.
 func (m *Manager) setAsideUnknown(image *metadata.Image) (again bool) {
-	for _, stored := range m.cfg.Store.Replicas() {
+	for _, stored := range m.cfg.Store.Unordered() {
 		t := image.TopicByID(stored.Key.Topic)
 		if image.Deletion(stored.Key.Topic) != nil || m.isDeleting(stored.Key.Topic) || t != nil && (t.Deleting || m.holds(t.Partition(stored.Key.Partition))) {
 			continue

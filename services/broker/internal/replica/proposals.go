@@ -111,6 +111,8 @@ var errNoController = errors.New("there is no controller to bring a proposal to"
 
 // stopProposals ends what is on its way and waits for it.
 func (m *Manager) stopProposals() {
-	m.proposals.cancel()
+	m.proposals.mu.Lock()
+	m.proposals.cancel() // nobody begins after this
+	m.proposals.mu.Unlock()
 	m.proposals.wg.Wait()
 }

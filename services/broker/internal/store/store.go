@@ -127,13 +127,19 @@ func (s *Store) Replica(k Key) *Replica {
 
 // Replicas are all replicas, by key.
 func (s *Store) Replicas() []*Replica {
+	all := s.Unordered()
+	slices.SortFunc(all, func(a, b *Replica) int { return a.Key.Compare(b.Key) })
+	return all
+}
+
+// Unordered are all replicas in no order, for who looks at them often.
+func (s *Store) Unordered() []*Replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]*Replica, 0, len(s.replicas))
 	for _, r := range s.replicas {
 		all = append(all, r)
 	}
-	slices.SortFunc(all, func(a, b *Replica) int { return a.Key.Compare(b.Key) })
 	return all
 }
 
