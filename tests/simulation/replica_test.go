@@ -178,7 +178,7 @@ func (r *replica) take(rec cluster.Partition, rev int64) {
 		Generation: 1, Revision: rev, PartEpoch: rec.PartitionEpoch, LeaderEpoch: rec.LeaderEpoch,
 		Leader:   partition.Replica{Broker: rec.Leader.ID, Incarnation: rec.Leader.Incarnation},
 		Replicas: rec.Replicas, ISR: rec.ISR, ELR: rec.ELR, Barred: rec.Barred, MinISR: rec.MinISR,
-		Unclean: r.p.topic.unclean, OnRecord: r.onRecord, Shard: r.p.topic.internal, ShardEpoch: rec.ShardEpoch, Now: r.w.now,
+		Unclean: r.p.topic.unclean, UncleanEpoch: rec.UncleanEpoch, OnRecord: r.onRecord, Shard: r.p.topic.internal, ShardEpoch: rec.ShardEpoch, Now: r.w.now,
 	})
 	_, epoch := r.core.Leader()
 	for _, sess := range sortedKeys(r.sessions) {
