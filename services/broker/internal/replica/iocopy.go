@@ -73,7 +73,12 @@ func (r *Replica) copyBatches(e *partition.AppendCopy, run *Run) (*partition.App
 	log := r.log()
 	latest := log.LatestEpoch()
 	batches, headers, invalid := splitRun(run.Payload.Vecs(), run.LeaderEpoch)
-	taken, err := log.AppendRun(batches)
+	taken, err := r.beginWithin(batches, headers)
+	if err == nil {
+		var more int
+		more, err = log.AppendRun(batches[taken:])
+		taken += more
+	}
 	for i := range headers[:taken] {
 		h := &headers[i]
 		if h.PartitionLeaderEpoch > latest {
@@ -84,6 +89,30 @@ func (r *Replica) copyBatches(e *partition.AppendCopy, run *Run) (*partition.App
 	}
 	done.Now = r.m.now()
 	return done, cmp.Or(err, invalid)
+}
+
+// beginWithin lets a log that was begun anew within a batch hold the whole batch: where
+// deleted records left the leader's log start in the middle of one, a replica is begun
+// there, and the leader's first batch lies below. Its records below the start go at once
+// again. It returns how many batches it took, 1 or 0.
+func (r *Replica) beginWithin(batches [][][]byte, headers []record.Header) (taken int, err error) {
+	log := r.log()
+	start, end := log.StartOffset(), log.EndOffset()
+	if len(headers) == 0 || start != end || headers[0].BaseOffset >= end || headers[0].LastOffset() < end {
+		return 0, nil
+	}
+	err = r.m.cfg.Store.LowerMarks(r.Key, headers[0].BaseOffset)
+	if err == nil {
+		err = log.ResetTo(headers[0].BaseOffset)
+	}
+	r.m.cfg.Store.MarksLowered(r.Key)
+	if err == nil {
+		taken, err = log.AppendRun(batches[:1])
+	}
+	if err == nil {
+		err = log.AdvanceLogStart(start)
+	}
+	return taken, err
 }
 
 // splitRun cuts a run into its batches, without copying them, and validates each. With

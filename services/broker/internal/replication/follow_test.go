@@ -40,6 +40,33 @@ func TestBeginsAnewAboveItsEnd(t *testing.T) {
 	m.awaitISR(id, 0, 2)
 }
 
+// Deleted records may leave the log start in the middle of a batch; who begins anew
+// there gets the whole batch, and shows only what is left of it.
+func TestBeginsAnewWithinABatch(t *testing.T) {
+	m := newMesh(t, 2, meshOptions{lag: time.Second})
+	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "a")
+	m.awaitSame(id, 0, 1, 1, 2)
+	m.kill(2)
+	m.awaitISR(id, 0, 1)
+	m.nodes[1].mustStore(id, 0, "b", "c", "d")
+	deleteTo(t, m.nodes[1], id, 3)
+	m.nodes[1].mustStore(id, 0, "e")
+	m.restart(2)
+	m.awaitISR(id, 0, 2)
+	brokertest.Await(t, "the follower has all that is left", func() bool {
+		d := m.nodes[2].describe(id, 0)
+		return d.GetLogStartOffset() == 3 && d.GetLogEndOffset() == 5 && d.GetHighWatermark() == 5
+	})
+	m.kill(2) // what it has on disk is whole
+	m.restart(2)
+	m.awaitISR(id, 0, 2)
+	if v := m.nodes[2].store.Verdict(store.Key{Topic: id}); v != store.Intact {
+		t.Errorf("the follower's replica is %v", v)
+	}
+}
+
 // A follower that cannot keep up leaves the in-sync set, so that the others go on,
 // and comes back when it has caught up.
 func TestSlowFollowerLeavesAndJoins(t *testing.T) {
