@@ -321,7 +321,7 @@ func TestFullLineMakesCallersWait(t *testing.T) {
 func TestCommitsSurviveLeaderChanges(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(seed, 7))
+			rng, looks := rand.New(rand.NewPCG(seed, 7)), rand.New(rand.NewPCG(seed, 8))
 			log := &logtest.Log{}
 			s, stop := start(t, log, 1)
 			defer stop(nil)
@@ -354,7 +354,7 @@ func TestCommitsSurviveLeaderChanges(t *testing.T) {
 				} else {
 					pause()
 				}
-				if rng.IntN(5) == 0 {
+				if looks.IntN(5) == 0 {
 					if got := nextOffset(served(t, s, fetch)); got < acked || got > asked {
 						t.Fatalf("seed %d: the offset is %d after %d was acknowledged and %d asked for", seed, got, acked, asked)
 					}
