@@ -69,7 +69,7 @@ func (r *replica) watch() {
 	hw := r.core.HighWatermark()
 	if hw != r.hwSeen && r.log != nil && !r.cutting() {
 		if hw > r.hwSeen {
-			r.exposes(max(r.hwSeen, r.log.StartOffset()), hw)
+			hw = r.exposes(max(r.hwSeen, r.log.StartOffset()), hw)
 		}
 		r.hwSeen = hw
 	}
@@ -90,11 +90,13 @@ func (r *replica) cutting() bool {
 	return false
 }
 
-// exposes compares what a replica makes visible with what is true.
-func (r *replica) exposes(from, to int64) {
+// exposes compares what a replica makes visible with what is true, and returns where
+// the whole batches below its high watermark end: after a start it may be the log
+// start, within a batch, which nobody is served from then.
+func (r *replica) exposes(from, to int64) int64 {
 	p := r.p
 	if r.b.disk.rotten[r.id] || p.gone {
-		return
+		return to
 	}
 	at := from
 	r.batchesOf(from, to, func(h *record.Header, data []byte) {
@@ -120,9 +122,19 @@ func (r *replica) exposes(from, to int64) {
 			at = o + 1
 		}
 	})
-	if at < to && !p.lossy && r.w.failure == nil {
+	if at < to && !p.lossy && r.w.failure == nil && !r.straddles(at, to) {
 		r.w.fail("UNSTABLE", "broker %d#%d exposes %s up to %d and holds nothing from %d on", r.b.id, r.b.inc, r.w.name(r.id), to, at)
 	}
+	if p.lossy {
+		return to
+	}
+	return at
+}
+
+// straddles reports whether an offset lies within a batch that holds another too.
+func (r *replica) straddles(at, to int64) (yes bool) {
+	r.batchesOf(at, r.log.EndOffset(), func(h *record.Header, _ []byte) { yes = yes || h.BaseOffset <= at && h.LastOffset() >= to })
+	return yes
 }
 
 // batchesOf reads batches for the checks, past everything that a broker would do.
@@ -166,12 +178,29 @@ func (p *part) commits(h *record.Header, data []byte) {
 	for i := range records {
 		value := valueOf(&records[i])
 		offset := h.BaseOffset + int64(i)
-		if at, twice := p.where[value]; twice && h.ProducerID >= 0 && !p.lossy {
+		at, twice := p.where[value]
+		switch {
+		case !twice || h.ProducerID < 0 || p.lossy:
+		case at < p.deleted && h.BaseSequence == 0:
+			// Known: who began anew above deleted records knows nothing of their producers,
+			// and takes a retry of a first batch for new.
+			w.count("a deleted first batch is stored again")
+			p.forgetOrder(h)
+		default:
 			w.fail("DUPLICATED", "value %d of %s is committed at %d and at %d", value, w.name(p.id), at, offset)
 		}
 		p.where[value] = offset
 	}
 	p.inOrder(h, valueOf(&records[0]))
+}
+
+// forgetOrder has the order of a producer's epoch begin anew.
+func (p *part) forgetOrder(h *record.Header) {
+	for _, wr := range p.w.writers {
+		if wr.pid == h.ProducerID && wr.p == p {
+			wr.committed[h.ProducerEpoch] = h.BaseSequence
+		}
+	}
 }
 
 // inOrder checks that the batches of a producer's epoch are committed without gaps.
@@ -294,6 +323,7 @@ func (w *world) noteISR(p *part, old, next cluster.Partition) {
 	}
 	for b := range p.lost {
 		if !slices.Contains(next.ISR, b) && !slices.Contains(next.ELR, b) {
+			w.say("  broker %d, whose copy of %s was lost, is no member any more", b, w.name(p.id))
 			delete(p.lost, b)
 		}
 	}
@@ -308,6 +338,7 @@ func (p *part) settleLosses() {
 		rec, ok := p.w.etcd.brokerAt(id, p.w.etcd.rev)
 		if ok && rec.Process == b.life() && b.up && r != nil && r.log != nil && r.verdict == partition.Intact && !b.disk.rotten[p.id] &&
 			slices.Contains(p.record.ISR, id) && !slices.Contains(p.record.Barred, id) && r.log.DurableEnd() >= int64(len(p.truth)) {
+			p.w.say("  the loss of broker %d's copy of %s is made good", id, p.w.name(p.id))
 			delete(p.lost, id)
 		}
 	}
@@ -358,6 +389,7 @@ func (w *world) noteLoss(b *broker, which func(*part) bool) {
 	for _, p := range w.order {
 		if !p.gone && which(p) && (slices.Contains(p.record.ISR, b.id) || slices.Contains(p.record.ELR, b.id)) {
 			p.lost[b.id] = true
+			w.say("  that is the loss of a copy of %s", w.name(p.id))
 		}
 	}
 }
@@ -405,7 +437,7 @@ func (w *world) checkAcked() {
 			continue
 		}
 		for v, o := range p.acked {
-			if at, ok := p.where[v]; !ok || at != o {
+			if at, ok := p.where[v]; (!ok || at != o) && !p.lossy && o >= p.deleted {
 				w.fail("LOST", "value %d, acknowledged at %d of %s, is committed nowhere or at %d", v, o, w.name(p.id), at)
 			}
 			if o >= int64(len(p.truth)) {

@@ -43,8 +43,9 @@ type writer struct {
 	epoch     int16
 	next      int32 // sequence
 	pending   []*sent
-	made      int             // batches
-	committed map[int16]int32 // next sequence to be committed, by epoch (kept by the checks)
+	made      int                     // batches
+	said      commitlog.ProducerCheck // by the log that refused last
+	committed map[int16]int32         // next sequence to be committed, by epoch (kept by the checks)
 	acked     int
 }
 
@@ -213,11 +214,18 @@ func (wr *writer) answered(s *sent, res result) {
 // follows. A leader of yesterday may say so too; it is believed after a while.
 func (wr *writer) outOfSequence(s *sent, e *errProducer) {
 	w := wr.w
+	wr.said = e.check
 	if s.stuck++; s.stuck < 5 {
 		return
 	}
 	if e.check.Verdict == commitlog.ProducerOutOfOrder && !wr.p.lossy && wr.p.deleted == 0 && wr.acks == partition.AcksAll && s.stuck > 30 {
 		w.fail("IDEMPOTENCE", "producer %d/%d: sequence %d of %s is refused for good (%+v)", wr.pid, wr.epoch, s.header.BaseSequence, w.name(wr.p.id), e.check)
+	}
+	if e.check.Verdict == commitlog.ProducerOutOfOrder && wr.p.deleted > 0 && s.header.BaseSequence < e.check.NextSequence && s.header.ProducerEpoch == e.check.Epoch {
+		// It was stored most likely, and what the log knew of it went with the records.
+		w.count("retry of a batch that the log has forgotten")
+		wr.drop(s)
+		return
 	}
 	if e.check.Verdict == commitlog.ProducerUnknown || wr.p.lossy || wr.acks != partition.AcksAll {
 		// The log has forgotten this producer: begin anew, under another epoch. What was
@@ -303,7 +311,7 @@ func (rd *reader) served(r *replica, kind partition.ReadKind, e partition.Serve,
 		batch, rest, _ := record.NextBatch(data)
 		h, _ := record.ParseHeader(batch)
 		for o := max(h.BaseOffset, rd.next); o <= h.LastOffset(); o++ {
-			if !p.lossy && (o >= int64(len(p.truth)) || p.truth[o] != entry{h.CRC, h.BaseOffset, h.PartitionLeaderEpoch}) {
+			if !p.lossy && !r.b.disk.rotten[p.id] && (o >= int64(len(p.truth)) || p.truth[o] != entry{h.CRC, h.BaseOffset, h.PartitionLeaderEpoch}) {
 				w.fail("UNSTABLE", "a client reads something else at %d of %s from broker %d#%d than is committed there", o, w.name(p.id), r.b.id, r.b.inc)
 				return
 			}
@@ -334,7 +342,7 @@ func (rd *reader) outOfRange(r *replica) {
 	switch {
 	case rd.next < r.core.Start():
 		rd.next = r.core.Start()
-		if rd.next > p.deleted {
+		if rd.next > p.deleted && !p.lossy {
 			rd.w.fail("GAP", "%s begins at %d on broker %d#%d, and only what is below %d was deleted", rd.w.name(p.id), rd.next, r.b.id, r.b.inc, p.deleted)
 		}
 	case p.lossy:

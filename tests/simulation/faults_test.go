@@ -132,6 +132,7 @@ func (w *world) failDisk() {
 	if !w.mayLose(b, anyPart) {
 		return
 	}
+	w.noteLoss(b, anyPart)
 	ops := []errorfs.Op{errorfs.OpWrite}
 	if w.chance(50) {
 		ops = []errorfs.Op{errorfs.OpSync}

@@ -155,7 +155,7 @@ func (w *world) describe(goal map[*part]int) string {
 	for _, wr := range w.writers {
 		if len(wr.pending) > 0 {
 			s := wr.pending[0]
-			fmt.Fprintf(&b, "producer %d of %s: %d pending, first from sequence %d, busy=%d stuck=%d\n", wr.pid, w.name(wr.p.id), len(wr.pending), s.header.BaseSequence, s.busy, s.stuck)
+			fmt.Fprintf(&b, "producer %d of %s: %d pending, first from sequence %d, busy=%d stuck=%d epoch=%d of %d, %+v\n", wr.pid, w.name(wr.p.id), len(wr.pending), s.header.BaseSequence, s.busy, s.stuck, s.header.ProducerEpoch, wr.epoch, wr.said)
 		}
 	}
 	return b.String()
@@ -171,11 +171,13 @@ func (w *world) restoreEtcd(all []action) {
 	for _, b := range w.bs[1:] {
 		oldest = min(oldest, b.disk.hist.rev)
 	}
-	back := oldest - 1 - int64(w.n(20))
+	back := oldest - 1 - int64(w.n(40))
 	if back < 3 {
 		return // some broker has noted nothing yet
 	}
-	same := w.chance(50)
+	// Detection by revision needs that etcd has not caught up with what was followed by
+	// the time the brokers look.
+	same := w.chance(50) && oldest-back > 15
 	w.restored = w.etcd
 	w.count("fault: etcd restored")
 	w.say("etcd is restored as it was at revision %d of %d (the same cluster id: %v)", back, w.etcd.rev, same)
