@@ -68,8 +68,10 @@ func New(cfg Config, deps service.Deps) (_ *Broker, err error) {
 		deps.Incarnation = service.NewIncarnation()
 	}
 	b := &Broker{cfg: cfg, deps: deps, logger: deps.Logger, self: &typev1.Process{Id: cfg.NodeID, Incarnation: deps.Incarnation}}
+	b.producerIDs = producerid.New(producerid.Config{Allocate: b.allocateProducerIDs, Logger: b.logger})
 	if deps.Registry != nil {
 		b.metrics, err = replica.NewMetrics(deps.Registry)
+		err = errors.Join(err, b.producerIDs.Register(deps.Registry))
 	} else {
 		b.metrics, err = replica.NewMetrics(nil)
 	}
@@ -98,7 +100,6 @@ func New(cfg Config, deps service.Deps) (_ *Broker, err error) {
 		Kind: controllerv1.ServiceKind_SERVICE_KIND_BROKER, Process: b.self, Discover: discover, Pool: b.pool, Logger: b.logger,
 	})
 	b.controllers = metadata.NewControllers(metadata.ControllersOptions{Watcher: b.watcher, Discover: discover, Pool: b.pool, Logger: b.logger})
-	b.producerIDs = producerid.New(producerid.Config{Allocate: b.allocateProducerIDs, Logger: b.logger})
 	brokerv1.RegisterLogServiceServer(b.server, b.handlers)
 	image := func() *metadata.Image { return b.watcher.Image() }
 	b.leading = replication.NewServer(replication.ServerConfig{Broker: b.self, Logger: b.logger, Draining: b.server.Draining(), Image: image, Metrics: b.metrics})

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/rpc"
@@ -86,6 +90,17 @@ func TestProducersStartWhileNobodyAllocates(t *testing.T) {
 		if held := p.Held(); held != 20 {
 			t.Fatalf("%d ids held, want a block in use and a spare one", held)
 		}
+		reg := prometheus.NewRegistry()
+		if err := p.Register(reg); err != nil {
+			t.Fatal(err)
+		}
+		families, err := reg.Gather()
+		if err != nil || len(families) != 1 || families[0].GetMetric()[0].GetGauge().GetValue() != 20 {
+			t.Errorf("metrics %v, %v", families, err)
+		}
+		if doc, err := os.ReadFile("../../../../docs/metrics.md"); err != nil || !strings.Contains(string(doc), "| `"+families[0].GetName()+"` |") {
+			t.Errorf("docs/metrics.md does not name %s: %v", families[0].GetName(), err)
+		}
 		s.away.Store(true)
 		for range 20 {
 			if _, err := p.Next(t.Context()); err != nil {
@@ -93,9 +108,9 @@ func TestProducersStartWhileNobodyAllocates(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		_, err := p.Next(t.Context())
-		if !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE) || err.Outcome != typev1.Outcome_OUTCOME_NOT_DONE || !rpc.Retryable(err) {
-			t.Fatalf("without ids: %v", err)
+		_, rerr := p.Next(t.Context())
+		if !rpc.IsReason(rerr, typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE) || rerr.Outcome != typev1.Outcome_OUTCOME_NOT_DONE || !rpc.Retryable(rerr) {
+			t.Fatalf("without ids: %v", rerr)
 		}
 		if waited := time.Since(began); waited != maxWait {
 			t.Errorf("waited %v, want %v", waited, maxWait)

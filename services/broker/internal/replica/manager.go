@@ -328,58 +328,6 @@ func (m *Manager) tick() {
 	}
 }
 
-func (m *Manager) checkpointLoop(ctx context.Context, requests <-chan bool) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case recoveryPoints := <-requests:
-			m.Checkpoint(recoveryPoints)
-		}
-	}
-}
-
-// Checkpoint writes the marks; with recoveryPoints logs that are not synced by
-// themselves are synced first, in the background.
-func (m *Manager) Checkpoint(recoveryPoints bool) {
-	if recoveryPoints {
-		for _, r := range m.all() {
-			r.mu.Lock()
-			if r.log() != nil && !r.gone {
-				r.step(partition.Flush{})
-			}
-			r.mu.Unlock()
-		}
-		m.checkpointLogs()
-	}
-	ended := m.io.begin(m.now())
-	failed := m.cfg.Store.Checkpoint(recoveryPoints)
-	ended()
-	for d, err := range failed {
-		if store.IsDiskFault(err) {
-			m.diskFailed(d, err)
-		}
-	}
-	m.tellMarks(failed)
-}
-
-// tellMarks logs disks whose marks begin or cease to be writable, once each: a full
-// disk stays full for long, and loses nothing but speed at the next start.
-func (m *Manager) tellMarks(failed map[*store.Disk]error) {
-	m.faultMu.Lock()
-	defer m.faultMu.Unlock()
-	for _, d := range m.cfg.Store.Disks() {
-		err, was := failed[d], m.marksFaults[d]
-		switch {
-		case err != nil && !was:
-			m.cfg.Logger.Error("could not write the marks of a disk; a start after a crash reads more until it succeeds", "dir", d.Dir, "error", err)
-		case err == nil && was && d.Err() == nil:
-			m.cfg.Logger.Info("the marks of a disk are written again", "dir", d.Dir)
-		}
-		m.marksFaults[d] = err != nil
-	}
-}
-
 // tellCreate logs a replica that begins to resist its creation; err nil: it is made.
 func (m *Manager) tellCreate(k store.Key, topic string, err error) {
 	m.faultMu.Lock()
