@@ -13,6 +13,14 @@ TOOLS    := $(CURDIR)/.cache/tools
 TESTFLAGS ?=
 # How long `make soak` goes on with faults.
 SOAK ?= 5m
+# Which entries `make ledger` tries; none: all.
+LEDGER ?=
+# What `make simulate` runs: SEEDS walks, or walks for DURATION, from SEED on. SEED alone
+# replays one walk and tells its story.
+SEEDS ?=
+SEED ?=
+DURATION ?=
+SIMULATE := $(if $(SEED),-sim.seed=$(SEED)) $(if $(SEEDS),-sim.seeds=$(SEEDS)) $(if $(DURATION),-sim.duration=$(DURATION)) $(if $(SEED)$(SEEDS)$(DURATION),,-sim.seeds=5000)
 
 .PHONY: help
 help: ## List what can be made.
@@ -44,6 +52,14 @@ test-cluster: build $(TOOLS)/grpcurl $(TOOLS)/kustomize ## Run the tests of the 
 .PHONY: soak
 soak: build ## Kill, stop and restart processes of a loaded mesh at random, for SOAK=5m.
 	cd tests && go test -count=1 -timeout 2h -run '^TestSoak$$' -v ./cluster -soak $(SOAK) -soak.seed 0 $(TESTFLAGS)
+
+.PHONY: simulate
+simulate: ## Simulate meshes under faults, SEEDS=n walks (5,000) or for DURATION=30m, from SEED=s on; SEED alone replays one.
+	@cd tests && go test -count=1 -timeout 0 -run '^TestSimulation$$' -v ./simulation $(SIMULATE) $(TESTFLAGS) | grep -vE '^(=== RUN|--- |PASS|FAIL|ok )'
+
+.PHONY: ledger
+ledger: ## Break the code as tests/faults/ledger.md says, entry by entry, and see that each is caught.
+	@tests/faults/ledger.sh $(LEDGER)
 
 .PHONY: interop
 interop: ## Cross-check record batches with franz-go, an independent implementation.

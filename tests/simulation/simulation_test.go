@@ -34,6 +34,7 @@ func TestSimulation(t *testing.T) {
 	}
 	r := runMany(max(*simSeed, 1), *simSeeds, *simDuration)
 	r.print(t)
+	r.checkCounts(t)
 	for _, f := range r.failed {
 		t.Errorf("seed %d: %v", f.seed, f.failure)
 	}
@@ -104,6 +105,43 @@ func runMany(first uint64, seeds int, duration time.Duration) *results {
 	slices.SortFunc(r.failed, func(a, b failed) int { return int(int64(a.seed) - int64(b.seed)) })
 	r.took = time.Since(began)
 	return r
+}
+
+// manySeeds is from how many walks on each of mustHappen must have happened.
+const manySeeds = 2000
+
+// mustHappen are the faults and transitions that a run of many walks comes by. One
+// that does not proves nothing about them.
+func mustHappen() []string {
+	return []string{
+		"election: first", "election: from the ISR", "election: from the ELR", "election: unclean", "election: longest after power cuts under os",
+		"truncation", "truncation below the high watermark", "log begun anew", "log begun within a batch", "log start moved", "ISR shrunk", "ISR grown", "replica kept in the ELR",
+		"replica barred", "bad copy replaced", "replica removed", "reassignment ended", "preferred leader moved", "unreachable leader replaced",
+		"broker fenced", "broker back without a vouch", "leave granted", "unknown transaction settled", "zombie write rejected", "etcd conflict",
+		"late transaction applied", "late transaction refused", "stale proposal", "duplicate answered", "METADATA_REGRESSED", "restored etcd noticed by all",
+		"answer: refused, NOT_ENOUGH_REPLICAS", "answer: unknown, NOT_ENOUGH_REPLICAS_AFTER_APPEND", "answer: unknown, DEADLINE_EXCEEDED", "answer: unknown, NOT_LEADER",
+		"read served", "read refused: OFFSET_NOT_AVAILABLE", "record acknowledged", "batch committed", "torn tail cut", "damage found while reading",
+		"verdict: corrupt", "verdict: missing", "lease ran out", "disk offline",
+		"fault: process crash", "fault: restart inside the lease", "fault: power cut", "fault: power cut in the middle of an operation", "fault: power cut of the whole mesh",
+		"fault: a write or sync fails", "fault: disk lost", "fault: bit flipped", "fault: disk hangs", "fault: process paused", "fault: cut off", "fault: stream broken",
+		"fault: etcd away", "fault: etcd restored", "fault: lease lost", "fault: controller crash", "fault: controller paused",
+		"message lost", "message repeated", "stream message lost", "stream message repeated", "stream message reordered", "etcd transaction without an answer",
+		"admin: alter min.insync.replicas", "admin: reassign", "admin: cancel reassignment", "admin: elect preferred", "admin: elect unclean", "admin: false fencing",
+		"walk ended whole",
+	}
+}
+
+// checkCounts fails a run of many walks that never came by one of the places that
+// count.
+func (r *results) checkCounts(t *testing.T) {
+	if r.ran < manySeeds || len(r.failed) > 0 {
+		return
+	}
+	for _, what := range mustHappen() {
+		if r.counts[what] == 0 {
+			t.Errorf("%d walks never saw: %s", r.ran, what)
+		}
+	}
 }
 
 func (r *results) print(t *testing.T) {
