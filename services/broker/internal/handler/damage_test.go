@@ -11,10 +11,46 @@ import (
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/libs/vfs"
 	"github.com/leat-io/leat/libs/vfs/memfs"
 	"github.com/leat-io/leat/services/broker/internal/brokertest"
 	"github.com/leat-io/leat/services/broker/internal/store"
 )
+
+// flipBit changes a bit of the first batch of a log.
+func flipBit(t *testing.T, fsys vfs.FS, dir string) {
+	t.Helper()
+	f, err := fsys.Open(filepath.Join(dir, "00000000000000000000.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 1)
+	_, err = f.ReadAt(b, 80)
+	b[0] ^= 4
+	_, werr := f.WriteAt(b, 80)
+	if err := errors.Join(err, werr, f.Sync(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Compaction reads everything, and so finds what no client has asked for.
+func TestDamageFoundByTheCleaner(t *testing.T) {
+	ctl, fsys := brokertest.Start(t), memfs.New()
+	h := start(t, ctl, harnessOptions{fs: fsys, incarnation: 1})
+	configs := map[string]string{"segment.bytes": "65536", "min.cleanable.dirty.ratio": "0.01", "cleanup.policy": "compact"}
+	id := h.topic("t", 1, configs)
+	p := h.producer()
+	for range 10 {
+		if r := p.result(p.send(id, 0, keyed(t, []byte("k"), []byte(strings.Repeat("x", 20_000))), nil)); r.GetError() != nil {
+			t.Fatal(r)
+		}
+	}
+	dir := h.store.Replica(store.Key{Topic: id}).Dir
+	h.stop(true)
+	flipBit(t, fsys, dir)
+	h = start(t, ctl, harnessOptions{fs: fsys, incarnation: 2, upkeep: often})
+	brokertest.Await(t, "the damage is counted", func() bool { return counter(t, h, "leat_broker_damaged_logs_total") == 1 })
+}
 
 // case 21, with one copy: nobody gets the damaged record, and the others stay
 // readable, since there is nothing better anywhere.
@@ -28,17 +64,7 @@ func TestDamageOfTheOnlyCopy(t *testing.T) {
 	p.mustStore(id, 0, "c")
 	dir := h.store.Replica(store.Key{Topic: id}).Dir
 	h.stop(true)
-	f, err := fsys.Open(filepath.Join(dir, "00000000000000000000.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := make([]byte, 1)
-	_, err = f.ReadAt(b, 80)
-	b[0] ^= 4
-	_, werr := f.WriteAt(b, 80)
-	if err := errors.Join(err, werr, f.Sync(), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	flipBit(t, fsys, dir)
 	h = start(t, ctl, harnessOptions{fs: fsys, incarnation: 2})
 	h.awaitLeader(id, 0)
 	for range 2 {

@@ -274,16 +274,22 @@ func TestManyReadersThatDoNotReadShareABudget(t *testing.T) {
 // fetchedBytes is what has been read from logs for readers.
 func fetchedBytes(t *testing.T, h *harness) float64 {
 	t.Helper()
+	return counter(t, h, "leat_broker_fetch_bytes_total")
+}
+
+// counter is the value of a counter without labels.
+func counter(t *testing.T, h *harness, name string) float64 {
+	t.Helper()
 	families, err := h.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() == "leat_broker_fetch_bytes_total" {
+		if f.GetName() == name {
 			return f.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
-	t.Fatal("no metric leat_broker_fetch_bytes_total")
+	t.Fatal("no metric " + name)
 	return 0
 }
 

@@ -93,6 +93,31 @@ func (r *Replica) readBroken(log *commitlog.Log, err error) *rpc.Error {
 	return r.readFailed(err)
 }
 
+// suspect looks, beside everything else, whether a log is damaged where something that
+// reads it for itself says so: what that cannot make sense of may be whole, and merely
+// more than it takes. The caller holds mu.
+func (r *Replica) suspect(cause *commitlog.CorruptError) {
+	log := r.log()
+	if log == nil || cause.Offset < 0 || r.condemned.Load() {
+		return
+	}
+	r.begin(func() {
+		upTo := log.EndOffset()
+		if cause.Offset >= upTo {
+			return
+		}
+		buf, res, err := r.readBatches(log, cause.Offset, upTo, digestChunk)
+		if err == nil {
+			err = checkBatches(log.Dir(), res.Data)
+			buf.Free()
+		}
+		var corrupt *commitlog.CorruptError
+		if errors.As(err, &corrupt) {
+			r.damaged(log, corrupt)
+		}
+	})
+}
+
 // damaged deals with a log that turned out to be damaged while it was read: where
 // another replica has what this one has, this one serves no more, and is told of,
 // barred and fetched again. The verdict is durable before that. Where nobody else

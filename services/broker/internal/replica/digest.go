@@ -108,7 +108,8 @@ func (r *Replica) digestRun(d *digester, at int64) (int64, *rpc.Error) {
 			err = d.add(batch)
 		}
 		if err != nil {
-			return 0, r.readBroken(log, &commitlog.CorruptError{Path: log.Dir(), Position: -1, Offset: at, Detail: "a stored batch cannot be decoded", Err: err})
+			// Its checksum is right: it was stored like that, or unpacks to too much.
+			return 0, r.readError(&commitlog.CorruptError{Path: log.Dir(), Position: -1, Offset: at, Detail: "a stored batch cannot be decoded", Err: err})
 		}
 		data = rest
 	}

@@ -146,6 +146,10 @@ func (r *Replica) upkeepFailed(what string, err error, said *string) {
 	case store.IsDiskFault(err):
 		r.m.diskFailed(r.stored().Disk, err)
 	}
+	var corrupt *commitlog.CorruptError
+	if errors.As(err, &corrupt) {
+		r.suspect(corrupt)
+	}
 	r.m.cfg.Metrics.upkeepFailures.WithLabelValues(what).Inc()
 	if text := err.Error(); text != *said {
 		*said = text
