@@ -64,6 +64,7 @@ func opsHandler(gatherer prometheus.Gatherer, ready func() bool) http.Handler {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	addFailpoints(mux)
 	return mux
 }
 
