@@ -209,6 +209,10 @@ func (s *controllerServer) ProposeIsr(ctx context.Context, req *controllerv1.Pro
 	for _, p := range req.GetIsr() {
 		proposal.ISR = append(proposal.ISR, cluster.Process{ID: p.GetId(), Incarnation: p.GetIncarnation()})
 	}
+	s.upTo(ctx, func(state *cluster.State) bool {
+		p := state.Partition(id, proposal.Partition)
+		return p != nil && p.Value.LeaderEpoch >= proposal.LeaderEpoch && p.Value.PartitionEpoch >= proposal.PartitionEpoch
+	})
 	position, err := s.h.command(ctx, reconcile.Command{
 		Name: "propose isr", Batch: true,
 		Plan: func(state *cluster.State, attempt int) (cluster.Plan, error) {
@@ -231,6 +235,22 @@ func (s *controllerServer) ProposeIsr(ctx context.Context, req *controllerv1.Pro
 	return resp, nil
 }
 
+// upTo brings the state up to date if it lacks what the caller has seen: a caller that
+// watches a standby may be ahead of the leader by a moment, and what it tells would
+// otherwise be lost or refused.
+func (s *controllerServer) upTo(ctx context.Context, has func(*cluster.State) bool) {
+	behind := false
+	s.h.cfg.Store.View(func(state *cluster.State, _ int64) { behind = !has(state) })
+	if !behind {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, catchUpLimit)
+	defer cancel()
+	if err := s.h.cfg.Store.Sync(ctx); err != nil {
+		s.h.cfg.Logger.Debug("cannot catch up with a caller", "error", err)
+	}
+}
+
 // ReportReplicas takes a living broker's news of its replicas.
 func (s *controllerServer) ReportReplicas(ctx context.Context, req *controllerv1.ReportReplicasRequest) (*controllerv1.ReportReplicasResponse, error) {
 	broker, err := life(req.GetBroker(), "the reporting broker")
@@ -244,6 +264,9 @@ func (s *controllerServer) ReportReplicas(ctx context.Context, req *controllerv1
 	if err := s.h.cfg.Loop.CheckLeading(); err != nil {
 		return nil, err
 	}
+	s.upTo(ctx, func(state *cluster.State) bool {
+		return !slices.ContainsFunc(told, func(v cluster.Vouch) bool { return state.Partition(v.Topic, v.Partition) == nil })
+	})
 	s.h.cfg.Store.Remember(func(state *cluster.State) { state.NoteReplicas(broker, told) })
 	position, err := s.h.do(ctx, "report replicas", func(state *cluster.State, _ int) (cluster.Plan, error) {
 		return cluster.ReportReplicas(state, broker, told)
@@ -281,6 +304,9 @@ func (s *controllerServer) ConfirmDeletion(ctx context.Context, req *controllerv
 		}
 		ids = append(ids, id)
 	}
+	s.upTo(ctx, func(state *cluster.State) bool {
+		return !slices.ContainsFunc(ids, func(id [16]byte) bool { return state.Deletion(id) == nil })
+	})
 	if _, err := s.h.do(ctx, "confirm deletion", func(state *cluster.State, _ int) (cluster.Plan, error) {
 		return cluster.ConfirmDeletion(state, broker, ids)
 	}, nil); err != nil {
