@@ -14,8 +14,8 @@
 //  2. Call Step from one goroutine at a time. Carry the effects out in the order
 //     given; the slice and what it holds are valid until the next Step. Step keeps
 //     nothing of an event.
-//  3. Answer every Append, AppendCopy, Truncate, Reset, Sync and MoveStart with the
-//     event that its comment names, with the Op it named, also when leadership was
+//  3. Answer every Append, AppendCopy, Truncate, Reset, Sync, MoveStart and
+//     ClearVerdict with the event that its comment names, with the Op it named, also when leadership was
 //     lost meanwhile. Of Append, AppendCopy, Truncate and Reset one is outstanding at
 //     most; one Sync and one MoveStart may run beside it. An AppendCopy takes whole
 //     batches in order; where the log refuses one, Appended tells how far it got, or

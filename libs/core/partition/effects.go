@@ -61,7 +61,8 @@ type Reset struct {
 type Replaced struct{}
 
 // ClearVerdict says that the verdict on the replica is settled and may be cleared,
-// durably.
+// durably. Answered with VerdictCleared: until then the replica does not join the
+// in-sync set, of which it would be no good member after a restart.
 type ClearVerdict struct{}
 
 // MoveStart says to let the log begin at To, durably (commitlog's log start).

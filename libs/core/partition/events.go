@@ -190,6 +190,9 @@ type StartMoved struct {
 	Now   time.Duration
 }
 
+// VerdictCleared says that what ClearVerdict asked for is done, durably.
+type VerdictCleared struct{}
+
 // Flush asks for a Sync of what is not durable yet, for a recovery point.
 type Flush struct{}
 
@@ -298,31 +301,32 @@ type LeaderGone struct {
 	Now  time.Duration
 }
 
-func (Settings) event()      {}
-func (*Record) event()       {}
-func (*Opened) event()       {}
-func (Flushing) event()      {}
-func (*Produce) event()      {}
-func (*Read) event()         {}
-func (*StartWanted) event()  {}
-func (*Appended) event()     {}
-func (*Duplicate) event()    {}
-func (AppendRefused) event() {}
-func (*Synced) event()       {}
-func (*Truncated) event()    {}
-func (IOFailed) event()      {}
-func (StartMoved) event()    {}
-func (Flush) event()         {}
-func (Tick) event()          {}
-func (LeaseRenewed) event()  {}
-func (ProposalHint) event()  {}
-func (Deleted) event()       {}
-func (DiskOffline) event()   {}
-func (Stop) event()          {}
-func (*Hello) event()        {}
-func (*Position) event()     {}
-func (Gone) event()          {}
-func (*EpochEnd) event()     {}
-func (*Batch) event()        {}
-func (*Watermark) event()    {}
-func (LeaderGone) event()    {}
+func (Settings) event()       {}
+func (*Record) event()        {}
+func (*Opened) event()        {}
+func (Flushing) event()       {}
+func (*Produce) event()       {}
+func (*Read) event()          {}
+func (*StartWanted) event()   {}
+func (*Appended) event()      {}
+func (*Duplicate) event()     {}
+func (AppendRefused) event()  {}
+func (*Synced) event()        {}
+func (*Truncated) event()     {}
+func (IOFailed) event()       {}
+func (StartMoved) event()     {}
+func (VerdictCleared) event() {}
+func (Flush) event()          {}
+func (Tick) event()           {}
+func (LeaseRenewed) event()   {}
+func (ProposalHint) event()   {}
+func (Deleted) event()        {}
+func (DiskOffline) event()    {}
+func (Stop) event()           {}
+func (*Hello) event()         {}
+func (*Position) event()      {}
+func (Gone) event()           {}
+func (*EpochEnd) event()      {}
+func (*Batch) event()         {}
+func (*Watermark) event()     {}
+func (LeaderGone) event()     {}

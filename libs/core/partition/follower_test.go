@@ -286,8 +286,10 @@ func TestCopiesThatAreNotIntact(t *testing.T) {
 		}
 		run2(t, s, []step{
 			{&Truncated{End: 0}, "visible 0; open sess=2 leader=2 epoch=3 last=-1 end=0"},
-			{answer(2, -1, 0, true), "position sess=2 pe=1 last=-1 end=0 durable=0 start=0"},
-			{follow3(2, func(r *Record) { r.ISR, r.OnRecord = []int32{2, 3}, true }), "clear verdict; position sess=2 pe=2 last=-1 end=0 durable=0 start=0"},
+			// With a verdict on record it is no member to count on: it names no partition epoch.
+			{answer(2, -1, 0, true), "position sess=2 pe=-1 last=-1 end=0 durable=0 start=0"},
+			{follow3(2, func(r *Record) { r.ISR, r.OnRecord = []int32{2, 3}, true }), "clear verdict; position sess=2 pe=-1 last=-1 end=0 durable=0 start=0"},
+			{VerdictCleared{}, "position sess=2 pe=2 last=-1 end=0 durable=0 start=0"},
 			{follow3(3, func(r *Record) { r.OnRecord = true }), "replaced; position sess=2 pe=3 last=-1 end=0 durable=0 start=0"},
 		})
 		if s.Down() != ReasonNone {
@@ -300,7 +302,7 @@ func TestCopiesThatAreNotIntact(t *testing.T) {
 			{follow3(1, nil), "open sess=1 leader=2 epoch=3 last=-1 end=0"},
 			{answer(1, -1, 0, true), "leave sess=1; reset to=0"},
 			{&Truncated{End: 0}, "visible 0; open sess=2 leader=2 epoch=3 last=-1 end=0"},
-			{answer(2, -1, 0, true), "position sess=2 pe=1 last=-1 end=0 durable=0 start=0"},
+			{answer(2, -1, 0, true), "position sess=2 pe=-1 last=-1 end=0 durable=0 start=0"},
 		})
 	})
 	t.Run("barred, and named leader all the same: it does not lead", func(t *testing.T) {

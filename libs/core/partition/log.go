@@ -7,6 +7,7 @@ import "time"
 type logState struct {
 	opened       bool
 	verdict      Verdict // Intact also once it is settled
+	standing     bool    // a verdict is on record, and the next start will find it
 	absent       bool    // there is nothing to append to until a Reset
 	refetch      bool    // the copy is not intact: it is fetched again as a whole
 	keeping      bool    // such a copy was, or will be, set aside
@@ -87,7 +88,7 @@ func (s *State) onOpened(o *Opened) {
 	if l.opened {
 		return
 	}
-	l.opened, l.verdict = true, o.Verdict
+	l.opened, l.verdict, l.standing = true, o.Verdict, o.Verdict != Intact
 	l.absent = o.Absent || o.Verdict == Missing || o.Verdict == Corrupt
 	l.epochs = append(l.epochs[:0], o.Epochs...)
 	if len(o.Epochs) == 0 && o.End > o.Start {

@@ -71,8 +71,14 @@ func (s *State) flush() {
 		}
 	}
 	if s.out.tellLeader && s.role == following && s.follow.agreed {
+		partEpoch := s.rec.partEpoch
+		if s.log.standing {
+			// As a member of the in-sync set it would count on, and after a restart the
+			// verdict would bar it, perhaps as the last one.
+			partEpoch = -1
+		}
 		s.out.position = SendPosition{
-			Sess: s.follow.sess, LeaderEpoch: s.rec.leaderEpoch, PartEpoch: s.rec.partEpoch,
+			Sess: s.follow.sess, LeaderEpoch: s.rec.leaderEpoch, PartEpoch: partEpoch,
 			LastEpoch: s.log.epochs.last(), End: s.log.end, Durable: s.log.durable, Start: s.log.start,
 		}
 		s.emit(&s.out.position)

@@ -89,6 +89,7 @@ func (w *world) effect(n *node, e Effect) {
 		n.disk.hw = e.HW
 	case ClearVerdict:
 		n.disk.verdict = Intact
+		n.results = append(n.results, VerdictCleared{})
 	case Replaced:
 		n.disk.aside = false
 	case *Reply:

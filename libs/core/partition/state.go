@@ -111,6 +111,8 @@ func (s *State) stepReplica(ev Event) {
 		s.onIOFailed(e)
 	case StartMoved:
 		s.onStartMoved(e)
+	case VerdictCleared:
+		s.log.standing, s.out.tellLeader = false, true
 	case Flush:
 		s.sync()
 	case Tick:

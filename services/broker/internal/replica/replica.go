@@ -291,11 +291,19 @@ func (r *Replica) stepSession(e partition.Effect) {
 // clearVerdict notes that what stood against the replica does no longer. The caller
 // holds mu.
 func (r *Replica) clearVerdict() {
+	what, do := "clear the verdict", r.m.cfg.Store.ClearVerdict
 	if leader, _ := r.core.Leader(); leader == r.m.cfg.Self {
-		r.inBackground("trust the replica, which was elected as it is", r.m.cfg.Store.Trust)
-		return
+		what, do = "trust the replica, which was elected as it is", r.m.cfg.Store.Trust
 	}
-	r.inBackground("clear the verdict", r.m.cfg.Store.ClearVerdict)
+	r.inBackground(what, func(k store.Key) error {
+		if err := do(k); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.step(partition.VerdictCleared{})
+		return nil
+	})
 }
 
 func (r *Replica) logWithheld(reason partition.Reason) {
