@@ -42,6 +42,7 @@ type meshOptions struct {
 	window int64
 	root   string // folder of the disks; empty: the root of fs
 	fs     func(id int32) vfs.FS
+	keep   func() int // how much a crash leaves of what was not synced, as memfs has it; nil: nothing
 	tracer func(id int32) trace.Tracer
 	logger *slog.Logger
 }
@@ -201,7 +202,7 @@ func (m *mesh) kill(id int32) {
 	n := m.nodes[id]
 	n.stop(false)
 	if fs, ok := n.fs.(*memfs.FS); ok {
-		fs.Crash(nil)
+		fs.Crash(m.o.keep)
 	}
 }
 

@@ -21,11 +21,24 @@ import (
 // and leadership moves, while records are produced: what was acknowledged is there at the end, once, at its
 // offset, and the replicas are the same.
 func TestNothingAcknowledgedIsLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		durability string
+		keep       func() int
+	}{
+		"what was not synced goes": {"fsync", nil},
+		"some of it stays, torn":   {"fsync", func() int { return rand.IntN(1001) }},
+		"only processes die":       {"os", func() int { return 1000 }},
+	} {
+		t.Run(name, func(t *testing.T) { nemesis(t, c.durability, c.keep) })
+	}
+}
+
+func nemesis(t *testing.T, durability string, keep func() int) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
-	m := newMesh(t, 3, meshOptions{lag: 2 * time.Second})
-	id := m.ctl.CreateReplicated("t", 1, 2, nil, 1, 2, 3)
+	m := newMesh(t, 3, meshOptions{lag: 2 * time.Second, keep: keep})
+	id := m.ctl.CreateReplicated("t", 1, 2, map[string]string{"durability": durability}, 1, 2, 3)
 	m.awaitLeads(1, id, 0)
 	h := &history{m: m, id: id, stop: make(chan struct{})}
 	for w := range 3 {
