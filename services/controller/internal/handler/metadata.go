@@ -90,6 +90,8 @@ type watcherStream struct {
 	store  *store.Store
 	kind   controllerv1.ServiceKind
 	broker int32 // its id, if it is a broker
+	// sent is the position up to which the receiver has been told of every change.
+	sent *controllerv1.Position
 }
 
 func (w *watcherStream) initial(self cluster.Process) error {
@@ -117,7 +119,7 @@ func (w *watcherStream) run(ctx context.Context, draining <-chan struct{}) error
 		case <-sub.Signal():
 			err = w.changes(sub)
 		case <-beat.C:
-			err = w.heartbeat()
+			err = w.heartbeat(sub)
 		case <-ctx.Done():
 			return rpc.FromError(ctx.Err())
 		case <-draining:
@@ -145,6 +147,7 @@ func (w *watcherStream) changes(sub *store.Subscription) error {
 		parts = c.parts()
 	})
 	if len(parts) == 0 && !snapshot {
+		w.sent = position
 		return nil // nothing that this receiver is told
 	}
 	if len(parts) == 0 {
@@ -162,17 +165,19 @@ func (w *watcherStream) changes(sub *store.Subscription) error {
 			return err
 		}
 	}
+	w.sent = position
 	return nil
 }
 
-// heartbeat tells that this controller lives and how far etcd has confirmed.
-func (w *watcherStream) heartbeat() error {
-	silent := w.store.Silent()
+// heartbeat tells that this controller lives and how far etcd has confirmed, but no
+// position whose changes are still to be sent: the receiver acts on having reached it.
+func (w *watcherStream) heartbeat(sub *store.Subscription) error {
 	msg := &controllerv1.WatchMetadataResponse{
-		Message: &controllerv1.WatchMetadataResponse_Heartbeat{Heartbeat: &controllerv1.Heartbeat{EtcdSilentMs: silent.Milliseconds()}},
+		Message: &controllerv1.WatchMetadataResponse_Heartbeat{Heartbeat: &controllerv1.Heartbeat{EtcdSilentMs: w.store.Silent().Milliseconds()}},
 	}
-	w.store.View(func(state *cluster.State, revision int64) {
-		msg.Position = &controllerv1.Position{Generation: state.Cluster().Generation, Revision: revision}
+	sub.Idle(func(state *cluster.State, revision int64) {
+		w.sent = &controllerv1.Position{Generation: state.Cluster().Generation, Revision: revision}
 	})
+	msg.Position = w.sent
 	return w.stream.Send(msg)
 }

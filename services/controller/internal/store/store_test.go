@@ -265,3 +265,31 @@ func TestVersionSeesWhatIsRemembered(t *testing.T) {
 		t.Error("it changes by itself")
 	}
 }
+
+func TestASubscriptionIsIdleOnceAllIsTaken(t *testing.T) {
+	s := New(nil, keys, slog.New(slog.DiscardHandler))
+	sub := s.Subscribe()
+	defer sub.Close()
+	take := func() { sub.Take(func(*cluster.State, int64, map[cluster.Key]struct{}, bool) {}) }
+	idle := func() (revision int64, ok bool) {
+		ok = sub.Idle(func(_ *cluster.State, r int64) { revision = r })
+		return revision, ok
+	}
+	if _, ok := idle(); ok {
+		t.Error("a new subscription is idle although nothing was taken")
+	}
+	take()
+	s.mu.Lock()
+	s.apply([]change{{key: cluster.Key{Type: cluster.KeyBroker, ID: 1}, record: cluster.Broker{Process: cluster.Process{ID: 1, Incarnation: 2}}, create: 7, mod: 7}}, 7)
+	s.mu.Unlock()
+	if _, ok := idle(); ok {
+		t.Error("a subscription is idle with a change at revision 7 to be taken")
+	}
+	take()
+	s.mu.Lock()
+	s.apply(nil, 9) // progress, without a change
+	s.mu.Unlock()
+	if r, ok := idle(); !ok || r != 9 {
+		t.Errorf("with everything taken it is idle: %v, at revision %d; want 9", ok, r)
+	}
+}

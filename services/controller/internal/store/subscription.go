@@ -55,6 +55,21 @@ func (sub *Subscription) Take(read func(state *cluster.State, revision int64, di
 	read(sub.store.state, sub.store.revision, dirty, all)
 }
 
+// Idle calls read with the state and its revision if nothing has changed since the last
+// Take, so that whoever took it all is as far as the store is; else it calls nothing
+// and returns false. The rules of View hold.
+func (sub *Subscription) Idle(read func(state *cluster.State, revision int64)) bool {
+	sub.store.mu.RLock()
+	defer sub.store.mu.RUnlock()
+	sub.mu.Lock()
+	idle := len(sub.dirty) == 0 && !sub.all
+	sub.mu.Unlock()
+	if idle {
+		read(sub.store.state, sub.store.revision)
+	}
+	return idle
+}
+
 // mark is called under the store's lock.
 func (sub *Subscription) mark(changes []change) {
 	if len(changes) == 0 {
