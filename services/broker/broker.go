@@ -54,6 +54,7 @@ type Broker struct {
 	replicas  atomic.Pointer[replica.Manager]
 	regressed atomic.Pointer[rpc.Error] // etcd went back in time; nil: it did not
 	leaving   atomic.Bool               // it has asked for leave, and registers no more
+	lease     leaseGate
 }
 
 // New checks the configuration and listens. Nothing runs before Run.
@@ -107,6 +108,7 @@ func New(cfg Config, deps service.Deps) (_ *Broker, err error) {
 	brokerv1.RegisterReplicationServiceServer(b.server, b.leading)
 	brokerv1.RegisterHealthStreamServiceServer(b.server, b.handlers)
 	brokerv1.RegisterMetadataServiceServer(b.server, metadata.NewServer(b.watcher))
+	b.lease.registration, b.lease.tell = func() int64 { return b.registrar.Revision() }, b.leaseRenewed
 	b.group = lifecycle.New(b.logger)
 	return b, nil
 }

@@ -45,7 +45,7 @@ func (b *Broker) Run(ctx context.Context) (err error) {
 	b.discover = registry.Discovery(client, keys, b.cfg.ControllerAddresses)
 	b.registrar = registry.NewRegistrar(registry.RegistrarConfig{
 		Client: client, Keys: keys, Kind: controllerv1.ServiceKind_SERVICE_KIND_BROKER, Process: b.self, Address: b.address,
-		Rack: b.cfg.Rack, TTL: b.cfg.LeaseTTL, Prober: registry.NewProber(b.cfg.DialConfig(b.deps)), Logger: b.logger, Healthy: b.disksOK, Renewed: b.leaseRenewed,
+		Rack: b.cfg.Rack, TTL: b.cfg.LeaseTTL, Prober: registry.NewProber(b.cfg.DialConfig(b.deps)), Logger: b.logger, Healthy: b.disksOK, Renewed: b.lease.renewed,
 	})
 	b.group.Add("server", b.runServer)
 	b.group.Add("store", b.runStore)
@@ -208,6 +208,7 @@ func (b *Broker) applyImages(ctx context.Context, m *replica.Manager, ready func
 	for {
 		image, changed := b.watcher.Watch()
 		again := m.Apply(image)
+		b.lease.reached(image.Position().Revision)
 		b.handlers.Open(m)
 		b.leading.Open(m)
 		if !m.Pending() {
