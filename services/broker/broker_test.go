@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"path/filepath"
 	"strings"
@@ -110,7 +111,7 @@ func (r *running) produce(id topicid.ID, value string) (int64, error) {
 	}
 	err = stream.Send(&brokerv1.ProduceRequest{Message: &brokerv1.ProduceRequest_Initial{Initial: &brokerv1.ProduceInitial{Handshake: rpc.LocalHandshake()}}})
 	if err != nil {
-		return 0, err
+		return 0, endOf(stream, err)
 	}
 	if _, err := stream.Recv(); err != nil {
 		return 0, err
@@ -128,7 +129,7 @@ func (r *running) produce(id topicid.ID, value string) (int64, error) {
 	}
 	req := &brokerv1.ProduceRequest{Message: &brokerv1.ProduceRequest_Batch{Batch: &brokerv1.ProduceBatch{CorrelationId: 1, TopicId: id.Bytes(), LeaderEpoch: -1}}}
 	if err := rpc.Send(stream, req, rpc.NewPayload(batch)); err != nil {
-		return 0, err
+		return 0, endOf(stream, err)
 	}
 	resp, err := stream.Recv()
 	if err != nil {
@@ -139,6 +140,15 @@ func (r *running) produce(id topicid.ID, value string) (int64, error) {
 		return 0, rpc.FromProto(result.GetError())
 	}
 	return result.GetBaseOffset(), nil
+}
+
+// endOf is why a stream ended on which nothing can be sent any more.
+func endOf(stream brokerv1.LogService_ProduceClient, err error) error {
+	if !errors.Is(err, io.EOF) {
+		return err
+	}
+	_, err = stream.Recv()
+	return err
 }
 
 func (r *running) awaitProduce(id topicid.ID, value string) int64 {
