@@ -64,6 +64,9 @@ func (st *stream) send(read <-chan error) error {
 		case <-st.news:
 		case <-marks.C:
 		case <-beat.C:
+			if err := st.s.checkLife(st.follower); err != nil {
+				return err
+			}
 			if !spoke {
 				if err := st.sendWatermarks(nil); err != nil {
 					return err

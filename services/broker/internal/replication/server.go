@@ -9,6 +9,7 @@ import (
 	"time"
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
+	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/metadata"
@@ -125,7 +126,22 @@ func (s *Server) checkInitial(in *brokerv1.ReplicateInitial) error {
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_BEHIND, "broker %d knows metadata generation %d and the follower %d: try again when both know the newer one",
 			self.GetId(), image.Position().Generation, in.GetGeneration())
 	}
-	return nil
+	return s.checkLife(partition.Replica{Broker: in.GetFollower().GetId(), Incarnation: in.GetFollower().GetIncarnation()})
+}
+
+// checkLife refuses a follower that is an earlier life of its broker: neither the one on
+// record nor the one that holds the registration key. It may be one that was cut off and
+// replaced under the same id, with another disk. In-sync sets name brokers; so what it
+// stores would count for its successor, which does not have it.
+func (s *Server) checkLife(follower partition.Replica) error {
+	image := s.cfg.Image()
+	record := image.Broker(follower.Broker).GetBroker()
+	registered := image.Registration(controllerv1.ServiceKind_SERVICE_KIND_BROKER, follower.Broker).GetProcess()
+	if record == nil && registered == nil || record.GetIncarnation() == follower.Incarnation || registered.GetIncarnation() == follower.Incarnation {
+		return nil
+	}
+	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STALE_INCARNATION, "broker %d of incarnation %d is not the one that the metadata of broker %d knows: go on once it is registered, and stop if another process is",
+		follower.Broker, follower.Incarnation, s.cfg.Broker.GetId())
 }
 
 // enter makes a stream the newest of its follower and ends the one before.

@@ -55,6 +55,9 @@ func (st *stream) read() error {
 		}
 		switch msg := req.GetMessage().(type) {
 		case *brokerv1.ReplicateRequest_Hello:
+			if err := st.s.checkLife(st.follower); err != nil {
+				return err
+			}
 			for _, h := range msg.Hello.GetPartitions() {
 				if err := st.hello(h); err != nil {
 					return err
