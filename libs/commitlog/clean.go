@@ -102,7 +102,7 @@ type CleanReport struct {
 	RecordsRemoved  int64
 	Tombstones      int64 // among those removed
 	NullKeys        int64 // among those removed; a compacted topic should have none
-	EmptyBatches    int64 // that were kept for their producer's sake
+	EmptyBatches    int64 // that were kept for their producer's or their epoch's sake
 	Keys            int64 // different keys of the dirty range, per pass
 	MapBytes        int64 // memory of the largest map of keys
 	NextHorizon     int64 // ms; when the next tombstone may go, -1 when there is none
@@ -180,6 +180,7 @@ type cleaning struct {
 	offsets     *offsetMap
 	latest      int64           // offset up to which the keys are known
 	last        map[int64]int64 // producer id → last offset of its last batch
+	firsts      map[int64]bool  // base offsets of the first batches of leader epochs
 	horizon     int64           // the earliest one that was seen in this pass, -1 for none
 	fates       []bool          // of the records of one batch
 	keys        []keyOf         // of one batch
@@ -224,7 +225,7 @@ func (c *cleaning) pass(state *Cleanable) error {
 	l := c.l
 	segs := c.segmentsBelow(state.Limit)
 	c.truncations = l.cleaning.truncations.Load()
-	c.findLastBatches()
+	c.findLandmarks()
 	if err := c.mapKeys(segs, state.FirstDirty, state.Limit); err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ type fate int
 const (
 	asIs    fate = iota // it stays, byte for byte
 	renewed             // some of its records go, or it gets a delete horizon
-	emptied             // only its header stays, for its producer's sake
+	emptied             // only its header stays, for its producer's or its epoch's sake
 	gone                // nothing stays
 )
 
@@ -31,9 +31,9 @@ func (c *cleaning) judge(h *record.Header, batch []byte) (verdict, error) {
 		return v, nil
 	}
 	last, known := c.last[h.ProducerID]
-	isLast := known && last == h.LastOffset()
+	mustStay := known && last == h.LastOffset() || c.firsts[h.BaseOffset]
 	if h.NumRecords == 0 {
-		if !isLast {
+		if !mustStay {
 			v.fate = gone
 		} else {
 			c.report.EmptyBatches++
@@ -45,7 +45,7 @@ func (c *cleaning) judge(h *record.Header, batch []byte) (verdict, error) {
 		return v, err
 	}
 	switch {
-	case kept == 0 && isLast:
+	case kept == 0 && mustStay:
 		v.fate = emptied
 		c.report.EmptyBatches++
 	case kept == 0:
@@ -118,12 +118,19 @@ func (c *cleaning) rewrite(batch []byte, v *verdict) ([]byte, error) {
 	return out.Batch, err
 }
 
-// findLastBatches notes where each producer's last batch ends. It must stay, if only
-// as a header: it is where the producer's sequence is found when no snapshot knows it
-// (case 10). What is appended later is newer, and needs nothing kept.
-func (c *cleaning) findLastBatches() {
+// findLandmarks notes which batches must stay, if only as a header. A producer's last
+// one is where its sequence is found when no snapshot knows it (case 10). A leader
+// epoch's first one is where a copy of this log learns of the epoch: a follower whose
+// last records are of an epoch that its leader never heard of could not tell that from
+// records that were lost. The oldest epoch needs none: nothing lies before it to be
+// taken for a common end. What is appended later is newer, and needs nothing kept.
+func (c *cleaning) findLandmarks() {
 	c.l.mu.RLock()
 	defer c.l.mu.RUnlock()
+	c.firsts = make(map[int64]bool, len(c.l.epochs))
+	for _, e := range c.l.epochs[min(1, len(c.l.epochs)):] {
+		c.firsts[e.start] = true
+	}
 	c.last = make(map[int64]int64, len(c.l.producers.byID))
 	for id, p := range c.l.producers.byID {
 		if p.count > 0 {

@@ -245,6 +245,17 @@ func (r *recovery) openClean() (done bool, err error) {
 		if err != nil || !r.follows(next, h.BaseOffset) || pos-p.pos > interval {
 			return false, nil
 		}
+		// Where a batch ends is confirmed by where the next one begins; of the last one only
+		// its checksum tells.
+		if pos+int64(h.Size()) >= sc.size {
+			err := sc.verify(pos, &h)
+			if err != nil && !isBatchFault(err) {
+				return false, err
+			}
+			if err != nil {
+				return false, nil
+			}
+		}
 		next, maxTS = h.NextOffset(), max(maxTS, h.MaxTimestamp)
 		pos += int64(h.Size())
 	}

@@ -3,6 +3,7 @@ package commitlog
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/leat-io/leat/libs/record"
 )
@@ -10,8 +11,10 @@ import (
 // TruncateTo takes away everything from an offset on, durably: batches, index
 // entries, leader epochs and producer state. A batch that reaches across the offset
 // goes as a whole. It returns the new end, which lies below offset where there is
-// such a batch or a gap. An offset at or above the end changes nothing. Where no
-// whole batch would be left above the log's start, the log begins anew there, empty.
+// such a batch. Where compaction has left a gap there, a batch without records fills
+// it: offsets that were seen to be committed are not given to other records. An
+// offset at or above the end changes nothing. Where no whole batch would be left
+// above the log's start, the log begins anew there, empty.
 //
 // The caller has first lowered, durably, the recovery point and the high-watermark
 // checkpoint that it hands to Open, where they lie above the offset; it never
@@ -46,7 +49,8 @@ func (l *Log) TruncateTo(offset int64) (end int64, err error) {
 	if err != nil {
 		return end, err
 	}
-	if at.end < start {
+	l.fillGap(&at, offset)
+	if at.filler == nil && at.end < start {
 		return start, l.reset(start)
 	}
 	if err := l.updateMarks(func(m *marks) { m.cleanedBelow = min(m.cleanedBelow, at.end) }); err != nil {
@@ -65,6 +69,19 @@ type cutPlace struct {
 	maxTS int64 // of what stays
 	point indexPoint
 	keep  int // index entries that stay
+	// across says that a batch reaches across the offset, so that end lies below it
+	// for want of records, not because there is a gap.
+	across bool
+	filler []byte // a batch that fills the gap from the last batch that stays up to end
+}
+
+// fillGap lets a log that is cut in a gap end at the offset asked for.
+func (l *Log) fillGap(at *cutPlace, offset int64) {
+	if at.across || at.end >= offset || offset-at.end > math.MaxInt32 {
+		return
+	}
+	at.filler = record.BuildFiller(at.end, offset, max(l.epochs.at(offset-1), 0))
+	at.end = offset
 }
 
 // findCut finds the first batch of a segment that does not lie wholly below an
@@ -108,6 +125,7 @@ func (l *Log) tryFindCut(seg *segment, offset int64) (cutPlace, error) {
 			return at, seg.fault(at.pos, at.end, err)
 		}
 		if h.NextOffset() > offset {
+			at.across = h.BaseOffset < offset
 			return at, nil
 		}
 		at.end = h.NextOffset()
@@ -161,6 +179,12 @@ func (l *Log) cutAt(i int, at *cutPlace) error {
 		return err
 	}
 	defer seg.release()
+	// The filler comes first: whatever a crash leaves of the two, the log does not end
+	// below the offset.
+	if _, err := f.WriteAt(at.filler, at.pos); len(at.filler) > 0 && err != nil {
+		return err
+	}
+	at.pos += int64(len(at.filler))
 	if err := f.Truncate(at.pos); err != nil {
 		return err
 	}
