@@ -1,0 +1,502 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/client"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/tests/internal/rig"
+)
+
+// load is the workload on one topic: producers of the client library and, one for
+// each gateway, of the command; readers that follow everything; a group.
+type load struct {
+	t       *testing.T
+	r       *rig.Rig
+	topic   string
+	parts   int
+	rate    int
+	h       *records
+	group   *ownership
+	client  *client.Client // of readers, and of questions
+	id      *client.Topic
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wait    sync.WaitGroup // readers and members
+	senders sync.WaitGroup
+	halt    context.CancelFunc // ends sending
+	sending context.Context
+	sources []source
+	members *members
+	lost    error // why a producer ended before its time
+	mu      sync.Mutex
+}
+
+// source is one producer: its index in the history, and through which gateway it
+// goes, if any.
+type source struct {
+	name    string
+	index   int
+	gateway string
+	finish  func() error // waits for all outcomes
+}
+
+const deliveryTimeout = 4 * time.Minute
+
+func startLoad(t *testing.T, r *rig.Rig, topic string, parts, rate int) *load {
+	t.Helper()
+	l := &load{t: t, r: r, topic: topic, parts: parts, rate: rate, h: newRecords(parts)}
+	l.group = newOwnership(l.h, parts)
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.sending, l.halt = context.WithCancel(l.ctx)
+	l.client = l.newClient("readers")
+	var err error
+	if l.id, err = l.client.Metadata().Topic(l.ctx, topic); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	for n := range 2 {
+		l.startDirect(fmt.Sprintf("d%d", n+1))
+	}
+	for n, name := range r.Names(rig.Gateway) {
+		l.startCommand(fmt.Sprintf("g%d", n+1), name)
+	}
+	l.wait.Go(func() { l.follow("the leaders' reader", nil) })
+	one := int32(1)
+	l.wait.Go(func() { l.follow("the reader of broker 1", &one) })
+	l.wait.Go(l.watchEnds)
+	l.members = startMembers(l, "faults")
+	return l
+}
+
+func (l *load) newClient(id string) *client.Client {
+	l.t.Helper()
+	var bootstrap []string
+	for _, name := range l.r.Names(rig.Broker) {
+		bootstrap = append(bootstrap, l.r.Addr(name))
+	}
+	c, err := client.New(client.Config{Bootstrap: bootstrap, ClientID: id, MetadataMaxAge: 2 * time.Second})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return c
+}
+
+// startDirect starts a producer of the client library.
+func (l *load) startDirect(name string) {
+	l.t.Helper()
+	c := l.newClient(name)
+	p, err := c.NewProducer(client.ProducerConfig{DeliveryTimeout: deliveryTimeout})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	s := source{name: name, index: l.h.add(name, false)}
+	s.finish = func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), deliveryTimeout+30*time.Second)
+		defer cancel()
+		return p.Flush(ctx)
+	}
+	l.sources = append(l.sources, s)
+	l.senders.Go(func() {
+		l.pace(func() bool {
+			number := l.h.sending(s.index)
+			err := p.Send(l.sending, client.Record{Topic: l.topic, Key: []byte(key(name, number)), Value: []byte(value(name, number))},
+				func(res client.Result) { l.note(s.index, number, res) })
+			if err == nil {
+				return true
+			}
+			l.h.unsent(s.index)
+			if typed := rpc.FromError(err); l.sending.Err() != nil || rpc.Retryable(typed) {
+				return l.sending.Err() == nil
+			}
+			l.fail(fmt.Errorf("producer %s: %w", name, err))
+			return false
+		})
+	})
+	l.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = p.Close(ctx) // what has no outcome by now has been told of
+		_ = c.Close()
+	})
+}
+
+func (l *load) note(index, number int, res client.Result) {
+	if res.Err == nil {
+		v := stored
+		if res.MaybeDuplicated {
+			v = storedMaybeTwice
+		}
+		l.h.answered(index, number, v, int(res.Partition), res.Offset, "")
+		return
+	}
+	typed := rpc.FromError(res.Err)
+	v := refused
+	if typed.Outcome == typev1.Outcome_OUTCOME_UNKNOWN {
+		v = unknownOutcome
+	}
+	l.h.answered(index, number, v, -1, -1, typed.Reason.String())
+}
+
+// pace calls send at the rate until it returns false or sending ends. Time that was
+// lost is not made up for.
+func (l *load) pace(send func() bool) {
+	tick := time.NewTicker(time.Second / time.Duration(l.rate))
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.sending.Done():
+			return
+		case <-tick.C:
+		}
+		if !send() {
+			return
+		}
+	}
+}
+
+// startCommand starts `leat produce` through one gateway.
+func (l *load) startCommand(name, gateway string) {
+	l.t.Helper()
+	s := source{name: name, index: l.h.add(name, true), gateway: gateway}
+	in, w := io.Pipe()
+	acks := &ackLines{l: l, index: s.index}
+	command := l.r.Run(in, acks, "produce", l.topic, "--gateway", l.r.Addr(gateway), "--input", "json", "--acks-out", "-",
+		"--delivery-timeout", deliveryTimeout.String())
+	s.finish = func() error {
+		deadline := time.NewTimer(deliveryTimeout + 30*time.Second)
+		defer deadline.Stop()
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for command.Running() {
+			select {
+			case <-tick.C:
+			case <-deadline.C:
+				return fmt.Errorf("leat produce (%s) does not end: %s", name, command.Said())
+			}
+		}
+		return nil
+	}
+	l.sources = append(l.sources, s)
+	l.senders.Go(func() {
+		defer w.Close()
+		l.pace(func() bool {
+			number := l.h.sending(s.index)
+			if _, err := fmt.Fprintf(w, "{\"key\":%q,\"value\":%q}\n", key(name, number), value(name, number)); err != nil {
+				l.h.unsent(s.index)
+				l.fail(fmt.Errorf("leat produce (%s) took no more input: %w: %s", name, err, command.Said()))
+				return false
+			}
+			return true
+		})
+	})
+}
+
+// ackLines takes the lines of --acks-out.
+type ackLines struct {
+	l       *load
+	index   int
+	partial []byte
+}
+
+func (a *ackLines) Write(p []byte) (int, error) {
+	a.partial = append(a.partial, p...)
+	for {
+		cut := bytes.IndexByte(a.partial, '\n')
+		if cut < 0 {
+			return len(p), nil
+		}
+		a.line(a.partial[:cut])
+		a.partial = a.partial[cut+1:]
+	}
+}
+
+func (a *ackLines) line(line []byte) {
+	var m struct {
+		Number    int     `json:"number"`
+		Partition *int    `json:"partition"`
+		Offset    *int64  `json:"offset"`
+		Error     *string `json:"error"`
+		Unknown   *string `json:"unknown"`
+		Maybe     bool    `json:"maybe_duplicated"`
+	}
+	err := json.Unmarshal(line, &m)
+	h := a.l.h
+	switch {
+	case err == nil && m.Unknown != nil:
+		h.answered(a.index, m.Number, unknownOutcome, -1, -1, *m.Unknown)
+	case err == nil && m.Error != nil:
+		h.answered(a.index, m.Number, refused, -1, -1, *m.Error)
+	case err == nil && m.Partition != nil && m.Offset != nil && m.Maybe:
+		h.answered(a.index, m.Number, storedMaybeTwice, *m.Partition, *m.Offset, "")
+	case err == nil && m.Partition != nil && m.Offset != nil:
+		h.answered(a.index, m.Number, stored, *m.Partition, *m.Offset, "")
+	default:
+		h.problem("leat produce wrote %q: %v", line, err)
+	}
+}
+
+func (l *load) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = errors.Join(l.lost, err)
+	l.h.problem("%v", err)
+}
+
+// wants is what a reader reads: all partitions or those that a broker holds, from
+// where it is.
+func (l *load) wants(replica *int32, next []int64) []client.FetchStart {
+	var starts []client.FetchStart
+	for _, p := range l.id.Partitions {
+		held := replica == nil
+		for _, b := range p.Replicas {
+			held = held || replica != nil && b == *replica
+		}
+		if held {
+			starts = append(starts, client.FetchStart{
+				TopicPartition: client.TopicPartition{TopicID: l.id.ID, Partition: p.Number}, Topic: l.topic, Offset: next[p.Number], LastEpoch: -1,
+			})
+		}
+	}
+	return starts
+}
+
+// follow reads from the beginning on, from the leaders or from one broker, until the
+// run ends.
+func (l *load) follow(who string, replica *int32) {
+	f, err := l.client.NewFetcher(client.FetcherConfig{Replica: replica})
+	if err != nil {
+		l.fail(err)
+		return
+	}
+	defer f.Close()
+	next := make([]int64, l.parts)
+	f.Add(l.wants(replica, next)...)
+	for {
+		e, err := f.Next(l.ctx)
+		if err != nil {
+			return
+		}
+		if e.Kind == client.FetchError {
+			// One replica may be away for a while; the leaders' reader has no such excuse.
+			if replica == nil {
+				l.h.problem("%s: partition %d: %v", who, e.Partition, e.Err)
+			}
+			if !l.sleep(time.Second) {
+				return
+			}
+			for _, s := range l.wants(replica, next) {
+				if s.Partition == e.Partition {
+					f.Add(s)
+				}
+			}
+			continue
+		}
+		l.took(who, e, next)
+		e.Release()
+	}
+}
+
+// took checks and notes one event of a reader.
+func (l *load) took(who string, e *client.FetchEvent, next []int64) {
+	for i := range e.Records {
+		r := &e.Records[i]
+		if e.HighWatermark >= 0 && r.Offset >= e.HighWatermark {
+			l.h.problem("%s was given partition %d offset %d at high watermark %d", who, e.Partition, r.Offset, e.HighWatermark)
+		}
+		if r.Offset != next[e.Partition] {
+			l.h.problem("%s was given partition %d offset %d, want %d", who, e.Partition, r.Offset, next[e.Partition])
+		}
+		next[e.Partition] = r.Offset + 1
+		l.h.show(who, int(e.Partition), r.Offset, l.h.parse(string(r.Value)))
+	}
+}
+
+func (l *load) sleep(d time.Duration) bool {
+	select {
+	case <-l.ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// watchEnds asks for the visible ends: none may go back, or lie below what the same
+// client read before it asked.
+func (l *load) watchEnds() {
+	last := make([]int64, l.parts)
+	own := make([]int64, l.parts)
+	for l.sleep(100 * time.Millisecond) {
+		copy(own, last)
+		ctx, cancel := context.WithTimeout(l.ctx, 5*time.Second)
+		for _, res := range l.client.ListOffsets(ctx, l.latest(), typev1.IsolationLevel_ISOLATION_LEVEL_READ_UNCOMMITTED) {
+			if res.Err != nil {
+				continue // for how long, progress tells
+			}
+			if res.Offset < own[res.Partition] {
+				l.h.problem("the visible end of partition %d went back from %d to %d (leader epoch %d)", res.Partition, own[res.Partition], res.Offset, res.LeaderEpoch)
+			}
+			last[res.Partition] = max(last[res.Partition], res.Offset)
+		}
+		cancel()
+	}
+}
+
+func (l *load) latest() []client.OffsetQuery {
+	var queries []client.OffsetQuery
+	for n := range l.parts {
+		queries = append(queries, client.OffsetQuery{TopicPartition: client.TopicPartition{TopicID: l.id.ID, Partition: int32(n)}, Spec: client.Latest()})
+	}
+	return queries
+}
+
+// progressOf is how far everybody has come.
+type progressOf struct {
+	acked         []int
+	read, grouped int
+}
+
+func (l *load) progress() progressOf {
+	var p progressOf
+	for _, s := range l.sources {
+		p.acked = append(p.acked, l.h.acked(s.index))
+	}
+	l.h.mu.Lock()
+	p.read = l.h.read
+	l.h.mu.Unlock()
+	p.grouped = l.group.count()
+	return p
+}
+
+// stuck names who has not got on since; "": nobody. Producers through a gateway that
+// is hit do not count.
+func (l *load) stuck(since progressOf, hit []string) string {
+	now := l.progress()
+	for i, s := range l.sources {
+		if s.gateway != "" && contains(hit, s.gateway) {
+			continue
+		}
+		if now.acked[i] < since.acked[i]+10 {
+			return fmt.Sprintf("producer %s (%d acknowledged)", s.name, now.acked[i])
+		}
+	}
+	if now.read < since.read+10 {
+		return fmt.Sprintf("the readers (%d read)", now.read)
+	}
+	if now.grouped < since.grouped+10 {
+		return fmt.Sprintf("the group (%d given)", now.grouped)
+	}
+	return ""
+}
+
+// finish ends sending, waits for all outcomes and until readers and group have
+// everything, reads the whole log and checks the history.
+func (l *load) finish() {
+	l.halt()
+	l.senders.Wait()
+	for _, s := range l.sources {
+		if err := s.finish(); err != nil {
+			l.fail(err)
+		}
+		if n := l.h.waiting(s.index); n > 0 {
+			l.h.problem("producer %s: %d records have no outcome", s.name, n)
+		}
+	}
+	log, err := l.readAll()
+	if err != nil {
+		l.h.problem("reading the whole log: %v", err)
+		return
+	}
+	if behind := l.awaitReaders(log); behind != "" {
+		l.h.problem("%s", behind)
+	}
+	l.cancel()
+	l.wait.Wait()
+	l.h.check(log)
+}
+
+// awaitReaders waits until the group was given everything.
+func (l *load) awaitReaders(log [][]recordID) string {
+	deadline := time.Now().Add(90 * time.Second)
+	for {
+		behind := ""
+		for n, end := range l.group.ends() {
+			if end < int64(len(log[n])) {
+				behind = fmt.Sprintf("group: nobody was given partition %d from %d to %d; it has been quiet for 90s", n, end, len(log[n])-1)
+			}
+		}
+		if behind == "" || time.Now().After(deadline) || !l.sleep(50*time.Millisecond) {
+			return behind
+		}
+	}
+}
+
+// readAll reads the whole log with a client that has seen nothing.
+func (l *load) readAll() ([][]recordID, error) {
+	c := l.newClient("the last reader")
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	log := make([][]recordID, l.parts)
+	ends := make([]int64, l.parts)
+	for _, res := range c.ListOffsets(ctx, l.latest(), typev1.IsolationLevel_ISOLATION_LEVEL_READ_UNCOMMITTED) {
+		if res.Err != nil {
+			return nil, fmt.Errorf("the end of partition %d: %w", res.Partition, res.Err)
+		}
+		ends[res.Partition] = res.Offset
+	}
+	for n, end := range l.h.shown() {
+		if ends[n] < end {
+			l.h.problem("partition %d ends at %d, and offset %d was read or acknowledged", n, ends[n], end-1)
+		}
+	}
+	f, err := c.NewFetcher(client.FetcherConfig{})
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	f.Add(l.wants(nil, make([]int64, l.parts))...)
+	next := make([]int64, l.parts)
+	for !reached(next, ends) {
+		e, err := f.Next(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("at %v of %v: %w", next, ends, err)
+		}
+		if e.Kind == client.FetchError {
+			return nil, fmt.Errorf("partition %d: %w", e.Partition, e.Err)
+		}
+		l.took("the last reader", e, next)
+		for _, r := range e.Records {
+			log[e.Partition] = append(log[e.Partition], l.h.parse(string(r.Value)))
+		}
+		e.Release()
+	}
+	return log, nil
+}
+
+func reached(next, ends []int64) bool {
+	for i := range next {
+		if next[i] < ends[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *load) close() {
+	l.cancel()
+	l.senders.Wait()
+	l.wait.Wait()
+	if err := l.client.Close(); err != nil {
+		l.t.Error(err)
+	}
+}
