@@ -94,6 +94,10 @@ func (m *Manager) setAsideUnknown(image *metadata.Image) (again bool) {
 		if image.Deletion(stored.Key.Topic) != nil || m.isDeleting(stored.Key.Topic) || t != nil && (t.Deleting || m.holds(t.Partition(stored.Key.Partition))) {
 			continue
 		}
+		if t != nil && t.Partition(stored.Key.Partition) != nil {
+			m.remove(stored.Key)
+			continue
+		}
 		m.retire(stored.Key)
 		ended := m.io.begin(m.now())
 		err := m.cfg.Store.SetAside(stored.Key)
@@ -127,6 +131,10 @@ func (m *Manager) applyPartitions(image *metadata.Image) bool {
 				continue
 			}
 			k := store.Key{Topic: t.ID, Partition: p.GetPartition()}
+			if m.isRemoving(k) {
+				again.Store(true) // it was moved away and is to come back
+				continue
+			}
 			r := m.get(k)
 			if r != nil && !m.mayReplace(r, p, onRecord) && !m.mayReopen(r) {
 				r.tell(image, t, p)

@@ -96,7 +96,8 @@ func (m *Manager) deletionLoop(ctx context.Context) {
 		for ctx.Err() == nil {
 			deleted := m.deleteTopics(ctx)
 			confirmed := m.confirmDeletions(ctx)
-			if deleted && confirmed {
+			removed := m.removeReplicas(ctx)
+			if deleted && confirmed && removed {
 				backoff.Reset()
 				break
 			}

@@ -161,17 +161,25 @@ func (r *Replica) startSync(op int64) {
 	r.begin(func() {
 		began := time.Now()
 		r.ioBegins(&r.syncSince)
-		end, err := r.log().Sync()
+		log := r.log()
+		end, err := log.Sync()
 		r.syncSince.Store(0)
 		r.m.cfg.Metrics.fsync.Observe(time.Since(began).Seconds())
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if err != nil {
+		if err != nil && !r.overtaken(log, err) {
 			r.failed(op, err)
 			return
 		}
 		r.step(&partition.Synced{Op: op, End: end, Now: r.m.now()})
 	})
+}
+
+// overtaken reports whether an I/O failed because the replica begins anew in another
+// folder, and its log was closed for that. What came of it says nothing about the log
+// that is there now. The caller holds mu.
+func (r *Replica) overtaken(log *commitlog.Log, err error) bool {
+	return errors.Is(err, commitlog.ErrClosed) && (r.resetting || r.log() != log)
 }
 
 // outOfFiles reports whether descriptors ran out, which is not the disk's fault.

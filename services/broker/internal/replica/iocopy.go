@@ -229,11 +229,13 @@ func (r *Replica) truncate(e *partition.Truncate) {
 func (r *Replica) reset(e *partition.Reset) {
 	r.m.cfg.Logger.Warn("a replica begins anew, to be filled by its leader", "replica", r.Name(), "topic_id", r.Key.Topic, "at", e.To, "keeps_bad_copy", e.Keep)
 	config := r.m.logConfig(r.Key, r.Config())
+	r.resetting = true
 	r.mu.Unlock()
 	r.ioBegins(&r.appendSince)
 	err := r.resetLog(e, config)
 	r.appendSince.Store(0)
 	r.mu.Lock()
+	r.resetting = false
 	if err != nil {
 		r.resetFailed(e.Op, err)
 		return
@@ -298,11 +300,15 @@ func (r *Replica) moveStart(op, to int64) {
 		r.startSince.Store(0)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if err != nil {
+		if err != nil && !r.overtaken(log, err) {
 			r.failed(op, err)
 			return
 		}
-		r.step(partition.StartMoved{Op: op, Start: log.StartOffset(), Now: r.m.now()})
+		start := int64(0) // of a log that is there no more
+		if err == nil {
+			start = log.StartOffset()
+		}
+		r.step(partition.StartMoved{Op: op, Start: start, Now: r.m.now()})
 		r.tellReaders(false)
 	})
 }

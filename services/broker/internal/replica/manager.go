@@ -82,6 +82,7 @@ type Manager struct {
 
 	deletionMu sync.Mutex
 	deletions  map[topicid.ID]*deletion // on record, or not done here
+	removing   map[store.Key]bool       // moved to other brokers, and not deleted yet
 	deletionCh chan struct{}
 	again      chan struct{}
 	pending    atomic.Bool
@@ -116,7 +117,7 @@ func NewManager(cfg Config) *Manager {
 	}
 	m := &Manager{
 		cfg: cfg, start: time.Now(), reports: newReports(), replicas: map[store.Key]*Replica{}, active: map[*Replica]struct{}{},
-		deletions: map[topicid.ID]*deletion{}, deletionCh: make(chan struct{}, 1), again: make(chan struct{}, 1),
+		deletions: map[topicid.ID]*deletion{}, removing: map[store.Key]bool{}, deletionCh: make(chan struct{}, 1), again: make(chan struct{}, 1),
 		failures: make(chan diskFailure, 64), retainNow: make(chan bool, 1), stopping: make(chan struct{}),
 		marksFaults: map[*store.Disk]bool{}, createFaults: map[store.Key]bool{},
 	}
