@@ -69,9 +69,6 @@ func replaceController(t *testing.T, r *rig.Rig, l *load, lose func(leader strin
 	l.progress("the loss of "+leader, resume)
 	gap := l.history.LongestGap(byClient)
 	t.Logf("%s leads %v after the loss of %s; longest time without an acknowledgement: %v", next, took.Round(time.Millisecond), leader, gap.Round(time.Millisecond))
-	if gap > 3*time.Second {
-		t.Errorf("no acknowledgement for %v: a controller is not needed for producing", gap)
-	}
 	if !r.Running(leader) {
 		r.Up(leader)
 	}

@@ -40,8 +40,9 @@ func TestTwoBrokersWithOneID(t *testing.T) {
 // TestBrokerWithAnotherClustersDisk: a disk belongs to a cluster; a broker that
 // brings another's refuses to start and touches nothing.
 func TestBrokerWithAnotherClustersDisk(t *testing.T) {
-	a := processes(t).start(rig.Options{})
-	b := processes(t).start(rig.Options{Brokers: 1, Controllers: 1})
+	s := processes(t)
+	a := s.start(rig.Options{})
+	b := s.start(rig.Options{Brokers: 1, Controllers: 1})
 	b.MustLeat("topic", "create", "theirs", "--partitions", "1")
 	topic(t, a, "ours", 1)
 	a.Kill("broker-3")

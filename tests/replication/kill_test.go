@@ -74,7 +74,7 @@ func TestLeaderPaused(t *testing.T) {
 		now := r.LeaderOtherThan("paused", 0, leader)
 		t.Logf("%s leads %v after %s was paused", now, time.Since(began).Round(time.Millisecond), leader)
 		l.progress("the pause of "+leader, resume)
-		pause(span(8*time.Second, 20*time.Second) - time.Since(began))
+		pause(span(5*time.Second, 20*time.Second) - time.Since(began))
 		r.Resume(leader)
 		l.progress("the return of "+leader, resume)
 		r.WaitInSync("paused", time.Minute)

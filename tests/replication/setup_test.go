@@ -61,7 +61,7 @@ func inForms(t *testing.T, body func(t *testing.T, s *starter)) {
 	for _, form := range strings.Split(*forms, ",") {
 		switch form {
 		case "processes":
-			t.Run(form, func(t *testing.T) { body(t, &starter{t: t}) })
+			t.Run(form, func(t *testing.T) { body(t, processes(t)) })
 		case "inprocess":
 			t.Run(form, func(t *testing.T) { body(t, inProcess(t)) })
 		default:
@@ -70,13 +70,22 @@ func inForms(t *testing.T, body func(t *testing.T, s *starter)) {
 	}
 }
 
-// inProcess is the form in which disks can fail and lose power.
+// inProcess is the form in which disks can fail and lose power. It is called once
+// in a test, as is processes: tests run beside each other, but for full counts.
 func inProcess(t *testing.T) *starter {
+	if !*full {
+		t.Parallel()
+	}
 	return &starter{t: t, memory: true, disks: newDisks(t)}
 }
 
 // processes is the form of real processes.
-func processes(t *testing.T) *starter { return &starter{t: t} }
+func processes(t *testing.T) *starter {
+	if !*full {
+		t.Parallel()
+	}
+	return &starter{t: t}
+}
 
 // start starts a mesh and waits until it is ready.
 func (s *starter) start(o rig.Options) *rig.Rig {
@@ -89,6 +98,9 @@ func (s *starter) start(o rig.Options) *rig.Rig {
 
 func (s *starter) plan(o rig.Options) *rig.Rig {
 	s.t.Helper()
+	if !*full { // most of the time goes into waiting for these
+		o.Set = append([]string{"broker.lease.ttl=2s", "controller.lease.ttl=2s", "broker.replica.lag.time.max.ms=3000"}, o.Set...)
+	}
 	if s.memory {
 		o.Start, o.Wipe, o.ReadFolder = s.disks.life, s.disks.wipe, s.disks.readFolder
 	}

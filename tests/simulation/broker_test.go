@@ -20,7 +20,10 @@ type broker struct {
 	hostDown bool // nobody refuses a connection there
 	diskHung bool
 	diskBad  bool // an I/O failed; nothing more is written in this life
-	leaving  bool
+	failing  bool // one will
+
+	wiped     uint64 // the lives up to this one had a disk that is gone
+	unplugged uint64 // ... a host that has lost power since
 
 	inc       uint64
 	files     *commitlog.FileCache
@@ -55,7 +58,7 @@ func (b *broker) start() {
 	w := b.w
 	w.lives++
 	d := b.disk
-	b.up, b.paused, b.hostDown, b.diskHung, b.diskBad, b.leaving = true, false, false, false, false, false
+	b.up, b.paused, b.hostDown, b.diskHung, b.diskBad, b.failing = true, false, false, false, false, false
 	b.inc, b.files, b.lease, b.regRev, b.floor = w.lives, commitlog.NewFileCache(64), nil, 0, 0
 	b.adopted, b.regressed, b.of, b.rev, b.vouched, b.vouchAt, b.followed = false, false, nil, 0, 0, 0, 0
 	b.replicas, b.bad, b.source = nil, map[cluster.PartitionID]int64{}, w.n(len(w.ctls))
@@ -111,6 +114,7 @@ func (b *broker) crash(power bool, keep func() int) {
 func (b *broker) powerOff(keep func() int) {
 	b.disk.mem.Crash(keep)
 	b.disk.boot++
+	b.unplugged = b.w.lives
 	b.hostDown = true
 }
 

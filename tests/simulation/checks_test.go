@@ -81,8 +81,12 @@ func (r *replica) watch() {
 	}
 }
 
-// cutting reports whether the log is to be cut or emptied.
+// cutting reports whether the log is to be cut or emptied, or has been and the core
+// does not know yet.
 func (r *replica) cutting() bool {
+	if r.cut {
+		return true
+	}
 	switch r.task.(type) {
 	case *partition.Truncate, *partition.Reset:
 		return true
@@ -243,8 +247,8 @@ func (p *part) leads(r *replica) {
 		p.forgetBeyond(r)
 		return
 	}
-	if r.b.disk.rotten[r.id] {
-		return
+	if _, epoch := r.core.Leader(); r.b.disk.rotten[r.id] || epoch < p.record.LeaderEpoch {
+		return // a leader of yesterday may lack what was committed since
 	}
 	if end := r.core.End(); end < int64(len(p.truth)) {
 		p.w.fail("LOST", "broker %d#%d leads %s with a log that ends at %d, and %d records are committed", r.b.id, r.b.inc, p.w.name(p.id), end, len(p.truth))
@@ -272,6 +276,9 @@ func (p *part) expect(ch cluster.LeaderChange) {
 func (p *part) forgetBeyond(r *replica) {
 	keep := min(int64(len(p.truth)), r.core.End())
 	p.truth = p.truth[:keep]
+	for int64(len(p.truth)) < r.core.Start() {
+		p.truth = append(p.truth, entry{}) // it begins above everything that there was
+	}
 	for v, o := range p.acked {
 		if o >= keep {
 			delete(p.acked, v)
@@ -321,12 +328,42 @@ func (w *world) noteISR(p *part, old, next cluster.Partition) {
 	if old.IsReassigning() && !next.IsReassigning() {
 		w.count("reassignment ended")
 	}
+	for _, b := range next.ISR {
+		// One that was proposed before its disk went.
+		if !slices.Contains(old.ISR, b) && w.broker(b).lostSince(p) {
+			w.say("  broker %d joins, whose copy of %s is lost", b, w.name(p.id))
+			p.lost[b] = true
+		}
+	}
 	for b := range p.lost {
 		if !slices.Contains(next.ISR, b) && !slices.Contains(next.ELR, b) {
 			w.say("  broker %d, whose copy of %s was lost, is no member any more", b, w.name(p.id))
 			delete(p.lost, b)
 		}
 	}
+	p.keepPromise(next)
+}
+
+// keepPromise notes where more disks are lost than the topic promises to bear: min was
+// lowered since, or a member that had been proposed joined after its disk had gone.
+func (p *part) keepPromise(rec cluster.Partition) {
+	if p.lossy || len(p.lost) <= int(rec.MinISR)-1 {
+		return
+	}
+	p.lossy = true
+	p.w.count("more disks lost than promised")
+	p.w.say("  %s has lost more disks than it can bear", p.w.name(p.id))
+}
+
+// lostSince reports whether the copy that a broker had in its life on record has been
+// lost since.
+func (b *broker) lostSince(p *part) bool {
+	rec, ok := b.w.etcd.brokerAt(b.id, b.w.etcd.rev)
+	if !ok {
+		return false
+	}
+	life := rec.Process.Incarnation
+	return life <= b.wiped || p.topic.os && life <= b.unplugged || life == b.inc && b.diskBad || b.disk.rotten[p.id]
 }
 
 // settleLosses takes disks off the list of those that were lost, once the replica is
@@ -336,7 +373,7 @@ func (p *part) settleLosses() {
 		b := p.w.broker(id)
 		r := b.get(p.id)
 		rec, ok := p.w.etcd.brokerAt(id, p.w.etcd.rev)
-		if ok && rec.Process == b.life() && b.up && r != nil && r.log != nil && r.verdict == partition.Intact && !b.disk.rotten[p.id] &&
+		if ok && rec.Process == b.life() && b.up && !b.failing && r != nil && r.log != nil && r.verdict == partition.Intact && !b.disk.rotten[p.id] &&
 			slices.Contains(p.record.ISR, id) && !slices.Contains(p.record.Barred, id) && r.log.DurableEnd() >= int64(len(p.truth)) {
 			p.w.say("  the loss of broker %d's copy of %s is made good", id, p.w.name(p.id))
 			delete(p.lost, id)
@@ -433,7 +470,7 @@ func (w *world) compareCopies() {
 // checkAcked looks for every acknowledged record on the leaders, at the end.
 func (w *world) checkAcked() {
 	for _, p := range w.order {
-		if p.gone || p.topic.internal {
+		if p.gone || p.topic.internal || p.lossy {
 			continue
 		}
 		for v, o := range p.acked {

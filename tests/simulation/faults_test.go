@@ -139,6 +139,7 @@ func (w *world) failDisk() {
 	}
 	w.count("fault: a write or sync fails")
 	w.say("the disk of broker %d#%d begins to fail", b.id, b.inc)
+	b.failing = true
 	b.disk.fs.Add(errorfs.Rule{Ops: ops, After: w.n(3), Times: 1, Err: errDisk, Short: w.n(40)})
 }
 
@@ -154,7 +155,7 @@ func (w *world) wipe() {
 	if b.up {
 		b.crash(false, nil)
 	}
-	b.disk = newDisk()
+	b.disk, b.wiped = newDisk(), w.lives
 }
 
 // rot flips a bit in what a stopped broker has below its marks.

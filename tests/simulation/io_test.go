@@ -141,7 +141,7 @@ func (r *replica) runTruncate(e *partition.Truncate) partition.Event {
 	if err != nil {
 		return r.failed(e.Op, err)
 	}
-	r.hwSeen = min(r.hwSeen, end)
+	r.hwSeen, r.cut = min(r.hwSeen, end), true
 	return &partition.Truncated{Op: e.Op, End: end, Epochs: epochsOf(r.log)}
 }
 
@@ -161,7 +161,7 @@ func (r *replica) runReset(e *partition.Reset) partition.Event {
 		return r.failed(e.Op, asFailed(err))
 	}
 	delete(r.b.disk.rotten, r.id)
-	r.hwSeen = -1
+	r.hwSeen, r.cut = -1, true
 	return &partition.Truncated{Op: e.Op, End: r.log.EndOffset(), Epochs: epochsOf(r.log)}
 }
 

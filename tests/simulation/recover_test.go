@@ -40,7 +40,7 @@ func (w *world) recover(all []action) {
 		}
 	}
 	for _, b := range w.bs[1:] {
-		b.paused, b.diskHung = false, false
+		b.paused, b.diskHung, b.failing = false, false, false
 		b.disk.fs.Clear()
 	}
 	goal := map[*part]int{}
@@ -101,6 +101,9 @@ func (w *world) whole(goal map[*part]int) bool {
 			continue
 		}
 		rec := p.record
+		if p.lossy && rec.Leader.ID != 0 && w.broker(rec.Leader.ID).disk.rotten[p.id] {
+			continue // a damaged copy was elected, and nobody has another
+		}
 		if rec.Leader.IsZero() || len(rec.ISR) != len(rec.Replicas) || len(rec.Barred) > 0 || len(p.truth) < goal[p] {
 			return false
 		}

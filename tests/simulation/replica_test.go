@@ -35,6 +35,7 @@ type replica struct {
 	starts   map[int64]func(partition.Outcome)
 	current  *batch           // of the Append
 	task     partition.Effect // an Append, AppendCopy, Truncate or Reset
+	cut      bool             // the log was cut or emptied, and the core has not been told
 	syncOp   int64            // 0: none
 	moveOp   int64
 	moveTo   int64
@@ -264,6 +265,7 @@ func (r *replica) carry(e partition.Effect) {
 	case partition.ClearVerdict:
 		leader, _ := r.core.Leader()
 		r.b.dropVerdict(r, leader == r.b.self())
+		r.results = append(r.results, partition.VerdictCleared{})
 	case partition.WakeAt:
 		r.wake = e.At
 	default:
@@ -326,7 +328,7 @@ func (r *replica) tellResult(ev partition.Event) {
 	case *partition.Synced:
 		e.Now = now
 	case *partition.Truncated:
-		e.Now = now
+		e.Now, r.cut = now, false
 	case partition.StartMoved:
 		e.Now = now
 		ev = e

@@ -114,21 +114,29 @@ func DataFolder(t *testing.T) string {
 	return dir
 }
 
-// FreePorts finds a block of 200 ports that nobody listens on.
+// FreePorts finds a block of 200 ports that nobody listens on, and keeps other
+// tests from finding it too: until the test ends it listens on the last one, which
+// a mesh of less than twenty brokers does not need.
 func FreePorts(t *testing.T) int {
 	t.Helper()
-	for range 100 {
+	for range 1000 {
 		base := 10000 + rand.IntN(100)*portBlock
+		reserved, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(base+portBlock-1)))
+		if err != nil {
+			continue
+		}
 		if blockIsFree(base) {
+			t.Cleanup(func() { reserved.Close() })
 			return base
 		}
+		reserved.Close()
 	}
 	t.Fatal("found no free block of ports")
 	return 0
 }
 
 func blockIsFree(base int) bool {
-	for p := base; p < base+portBlock; p++ {
+	for p := base; p < base+portBlock-1; p++ {
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
 		if err != nil {
 			return false

@@ -2,9 +2,9 @@
 // its own, every connection between two of them, and to etcd, through a proxy
 // that knows both ends. It needs the binaries of `make build`, and no root.
 //
-// The caller's duties, in order: Start, which returns when the mesh is ready and
-// takes it down when the test ends; Kill, Pause, Stop, Up, Wipe and the faults of
-// Net at will; WaitReady before looking at the end. Methods that fail the test are
+// The caller's duties, in order: New, which takes the mesh down when the test ends;
+// UpAll and WaitReady; Kill, Pause, Stop, Up, Wipe and the faults of Net at will;
+// WaitReady before looking at the end. Methods that fail the test are
 // for the test's own goroutine.
 //
 // A life is a process, or whatever Options.Start makes of it: that is how the same

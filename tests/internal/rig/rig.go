@@ -116,15 +116,6 @@ func New(t *testing.T, o Options) *Rig {
 	return r
 }
 
-// Start starts a mesh and waits until it is ready.
-func Start(t *testing.T, o Options) *Rig {
-	t.Helper()
-	r := New(t, o)
-	r.UpAll()
-	r.WaitReady(60 * time.Second)
-	return r
-}
-
 func (o *Options) counts() map[string]int {
 	return map[string]int{
 		Etcd: max(o.Etcds, 1), Controller: orDefault(o.Controllers, 3), Broker: orDefault(o.Brokers, 3),
