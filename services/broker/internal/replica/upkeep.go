@@ -105,7 +105,8 @@ func (m *Manager) retain(r *Replica) {
 	if !ok {
 		return
 	}
-	res, err := r.log().Retain(time.Now(), hw)
+	log := r.log()
+	res, err := log.Retain(time.Now(), hw)
 	m.cfg.Metrics.retainedBytes.Add(float64(res.Bytes))
 	m.cfg.Metrics.retainedSegments.Add(float64(res.Segments))
 	if res.Segments > 0 {
@@ -113,8 +114,9 @@ func (m *Manager) retain(r *Replica) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if res.Start > r.core.Start() && !r.gone {
-		r.step(partition.StartMoved{Start: res.Start})
+	// The log may have begun anew meanwhile, anywhere.
+	if start := log.StartOffset(); r.log() == log && !r.resetting && start > r.core.Start() && !r.gone {
+		r.step(partition.StartMoved{Start: start})
 		r.tellReaders(false)
 	}
 	r.upkeepFailed("retention", err, &r.retainFault)
