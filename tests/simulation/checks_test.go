@@ -185,9 +185,9 @@ func (p *part) commits(h *record.Header, data []byte) {
 		at, twice := p.where[value]
 		switch {
 		case !twice || h.ProducerID < 0 || p.lossy:
-		case at < p.deleted && h.BaseSequence == 0:
+		case at < p.deleted:
 			// Known: who began anew above deleted records knows nothing of their producers,
-			// and takes a retry of a first batch for new.
+			// and takes retries from the first batch on for new.
 			w.count("a deleted first batch is stored again")
 			p.forgetOrder(h)
 		default:
@@ -470,7 +470,7 @@ func (w *world) compareCopies() {
 // checkAcked looks for every acknowledged record on the leaders, at the end.
 func (w *world) checkAcked() {
 	for _, p := range w.order {
-		if p.gone || p.topic.internal || p.lossy {
+		if b := w.broker(p.record.Leader.ID); p.gone || p.topic.internal || p.lossy || b == nil || b.disk.rotten[p.id] {
 			continue
 		}
 		for v, o := range p.acked {

@@ -32,7 +32,8 @@ type disk struct {
 	boot, bootSaved int
 	hist            history
 
-	rotten map[cluster.PartitionID]bool // a bit was flipped, below the marks (nobody knows)
+	rotAt  map[cluster.PartitionID]int64 // offset of the batch that is hit
+	rotten map[cluster.PartitionID]bool  // a bit was flipped, below the marks (nobody knows)
 }
 
 // history is what a broker notes of the metadata that it has followed.
@@ -45,7 +46,7 @@ type history struct {
 func newDisk() *disk {
 	d := &disk{
 		mem: memfs.New(), fresh: true, verdicts: map[cluster.PartitionID]partition.Verdict{}, recovery: map[cluster.PartitionID]int64{},
-		watermarks: map[cluster.PartitionID]int64{}, kept: map[cluster.PartitionID]bool{}, rotten: map[cluster.PartitionID]bool{},
+		watermarks: map[cluster.PartitionID]int64{}, kept: map[cluster.PartitionID]bool{}, rotten: map[cluster.PartitionID]bool{}, rotAt: map[cluster.PartitionID]int64{},
 		hist: history{epochs: map[cluster.PartitionID]int32{}},
 	}
 	d.fs = errorfs.Wrap(d.mem)

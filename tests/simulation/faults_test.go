@@ -217,6 +217,7 @@ func (b *broker) flip(id cluster.PartitionID) bool {
 		if len(places) > 0 {
 			at := places[w.n(len(places))]
 			h, _ := record.ParseHeader(data[at:])
+			b.disk.rotAt[id] = h.BaseOffset
 			at += 21 + w.n(h.Size()-21) // not the offset, length and epoch, which no checksum covers
 			data[at] ^= 1 << w.n(8)
 			_, err := f.WriteAt(data[at:at+1], int64(at))

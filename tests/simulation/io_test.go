@@ -142,6 +142,9 @@ func (r *replica) runTruncate(e *partition.Truncate) partition.Event {
 		return r.failed(e.Op, err)
 	}
 	r.hwSeen, r.cut = min(r.hwSeen, end), true
+	if end <= r.b.disk.rotAt[r.id] {
+		delete(r.b.disk.rotten, r.id)
+	}
 	return &partition.Truncated{Op: e.Op, End: end, Epochs: epochsOf(r.log)}
 }
 
