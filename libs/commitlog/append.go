@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/record"
 )
 
@@ -185,7 +186,11 @@ func (l *Log) roll(base int64) (*segment, error) {
 			return nil, l.fail("roll", err)
 		}
 	}
-	next, err := createSegment(l.fs, l.dir, base, l.files)
+	err := failpoint.Hit(failpoint.LogRoll)
+	var next *segment
+	if err == nil {
+		next, err = createSegment(l.fs, l.dir, base, l.files)
+	}
 	if isNoSpace(err) {
 		return nil, &NoSpaceError{Dir: l.dir, Op: "roll", Err: err}
 	}
@@ -243,6 +248,9 @@ func (l *Log) write(seg *segment, pos int64, vecs [][]byte, h *record.Header, st
 	f, err := seg.open()
 	if err == nil {
 		seg.writes.Add(1)
+		err = failpoint.Hit(failpoint.LogAppend)
+	}
+	if err == nil {
 		_, err = f.WriteVecAt(l.vecs, pos)
 	}
 	clear(l.vecs) // the caller's buffers are not kept

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/record"
 )
 
@@ -111,6 +112,9 @@ func (l *Log) writeGroup(seg *segment, pos int64, batches [][][]byte) error {
 		return err
 	}
 	seg.writes.Add(1)
+	if err := failpoint.Hit(failpoint.LogAppend); err != nil {
+		return err
+	}
 	_, err = f.WriteVecAt(l.vecs, pos)
 	return err
 }

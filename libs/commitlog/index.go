@@ -6,6 +6,7 @@ import (
 	"math"
 	"sync"
 
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/vfs"
 )
@@ -366,6 +367,9 @@ func (x *segIndex) full(limit int64) bool {
 // note tells the index of a batch of the given size at a place, before which no
 // record is younger than maxTS. It adds an entry when the last one is far enough.
 func (x *segIndex) note(p indexPoint, size, maxTS, interval int64) error {
+	if err := failpoint.Hit(failpoint.LogWritten); err != nil {
+		return err
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.noteLocked(p, size, maxTS, interval)
@@ -381,6 +385,9 @@ func (x *segIndex) noteLocked(p indexPoint, size, maxTS, interval int64) error {
 }
 
 func (x *segIndex) addPoint(maxTS int64, p indexPoint) error {
+	if err := failpoint.Hit(failpoint.LogIndex); err != nil {
+		return err
+	}
 	var b [8]byte
 	binary.BigEndian.PutUint32(b[:], uint32(p.rel))
 	binary.BigEndian.PutUint32(b[4:], uint32(p.pos))

@@ -3,6 +3,8 @@ package commitlog
 import (
 	"errors"
 	"time"
+
+	"github.com/leat-io/leat/libs/failpoint"
 )
 
 // Sync makes durable everything whose Append returned before Sync began: bytes of
@@ -54,7 +56,13 @@ func (l *Log) sync() (int64, error) {
 	l.unsyncedSince = now
 	l.mu.Unlock()
 
-	err := l.doSync(&w)
+	err := failpoint.Hit(failpoint.LogFsync)
+	if err == nil {
+		err = l.doSync(&w)
+	}
+	if err == nil {
+		err = failpoint.Hit(failpoint.LogSynced)
+	}
 	if err != nil {
 		err = l.fail("sync", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/record"
 )
 
@@ -163,6 +164,9 @@ func (x *segIndex) cutPlace(rel int64) (cutPlace, error) {
 // cutAt makes a segment end at a place and removes the later ones, the last one
 // first, each durably: a crash in between leaves a log without holes.
 func (l *Log) cutAt(i int, at *cutPlace) error {
+	if err := failpoint.Hit(failpoint.LogTruncate); err != nil {
+		return err
+	}
 	l.cleaning.truncations.Add(1)
 	segs := l.segs
 	for k := len(segs) - 1; k > i; k-- {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/rpc"
 )
 
@@ -60,7 +61,13 @@ func (t *Term) Commit(ctx context.Context, comparisons []clientv3.Cmp, ops []cli
 	defer cancel()
 	guard := t.modRevision.Load()
 	all := append([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(t.key), "=", guard)}, comparisons...)
+	if err := failpoint.Hit(failpoint.TxnBefore); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
 	resp, err := t.client.Txn(ctx).If(all...).Then(ops...).Else(clientv3.OpGet(t.key, clientv3.WithKeysOnly())).Commit()
+	if err == nil {
+		err = failpoint.Hit(failpoint.TxnAfter)
+	}
 	switch {
 	case err != nil && refused(err):
 		return 0, fmt.Errorf("etcd refused a transaction of %d operations: %w", len(ops), err)

@@ -14,6 +14,7 @@ import (
 	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/core/topicconfig"
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/metadata"
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/services/broker/internal/store"
@@ -246,6 +247,7 @@ func (r *Replica) tell(image *metadata.Image, t *metadata.Topic, p *controllerv1
 		return
 	}
 	r.appliedPartition, r.appliedOnRecord = p, onRecord
+	_ = failpoint.Hit(failpoint.RecordApply) // a record cannot be refused
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.onRecord = onRecord
@@ -254,6 +256,7 @@ func (r *Replica) tell(image *metadata.Image, t *metadata.Topic, p *controllerv1
 
 // apply steps a partition record and what waited for it. The caller holds mu.
 func (r *Replica) apply(pos metadata.Position, p *controllerv1.Partition) {
+	r.undecided = nil // what it was about has been decided
 	r.step(&partition.Record{
 		Generation: pos.Generation, Revision: pos.Revision, PartEpoch: p.GetPartitionEpoch(), LeaderEpoch: p.GetLeaderEpoch(),
 		Leader:   partition.Replica{Broker: p.GetLeader().GetId(), Incarnation: p.GetLeader().GetIncarnation()},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/services/broker/internal/store"
@@ -70,6 +71,9 @@ func (r *Replica) copyBatches(e *partition.AppendCopy, run *Run) (*partition.App
 	done := &partition.Appended{Op: e.Op, Base: e.Base, End: e.Base, LastEpoch: -1}
 	r.ioBegins(&r.appendSince)
 	defer r.appendSince.Store(0)
+	if err := failpoint.Hit(failpoint.FollowAppend); err != nil {
+		return done, err
+	}
 	log := r.log()
 	latest := log.LatestEpoch()
 	batches, headers, invalid := splitRun(run.Payload.Vecs(), run.LeaderEpoch)

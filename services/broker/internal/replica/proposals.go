@@ -10,6 +10,7 @@ import (
 	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/metadata"
 )
 
@@ -87,7 +88,11 @@ func (m *Manager) carry(ctx context.Context, p *proposal) {
 		req.Isr = append(req.Isr, &typev1.Process{Id: member.Broker, Incarnation: member.Incarnation})
 	}
 	m.cfg.Logger.Debug("proposes an in-sync set", "replica", r.Name(), "isr", p.e.ISR, "partition_epoch", p.e.PartEpoch, "leader_epoch", p.e.LeaderEpoch)
-	resp, err := m.cfg.ProposeISR(ctx, req)
+	err := failpoint.Hit(failpoint.ISRPropose)
+	var resp *controllerv1.ProposeIsrResponse
+	if err == nil {
+		resp, err = m.cfg.ProposeISR(ctx, req)
+	}
 	if err != nil {
 		m.cfg.Logger.Debug("a proposed in-sync set has no answer", "replica", r.Name(), "error", err)
 	}
@@ -96,6 +101,7 @@ func (m *Manager) carry(ctx context.Context, p *proposal) {
 	if r.gone {
 		return
 	}
+	r.undecided = err
 	if part := resp.GetPartition(); err == nil && part.GetPartition() == r.Key.Partition && string(part.GetTopicId()) == string(r.Key.Topic.Bytes()) {
 		r.apply(metadata.PositionOf(resp.GetPosition()), part)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/core/topicconfig"
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/services/broker/internal/store"
@@ -77,6 +78,8 @@ type Replica struct {
 	leaderHW int64   // as last told
 	onRecord bool    // the metadata shows this life of the broker as the one that vouched
 	isr      isrSeen // as of the record applied last
+	// undecided is why the last proposal got no answer; nil: it got one, or a record came.
+	undecided error
 
 	// What was last said about faults of retention and cleaning; "": all is well.
 	retainFault, cleanFault string
@@ -336,11 +339,14 @@ func (r *Replica) reply(e *partition.Reply) {
 	result := Result{Base: e.Base, Epoch: e.Epoch, LogAppendTime: record.NoTimestamp}
 	switch {
 	case e.Outcome == partition.OK:
+		_ = failpoint.Hit(failpoint.Acknowledge) // what is stored cannot be refused
 		if r.Config().MessageTimestampType == record.LogAppendTime.String() {
 			result.LogAppendTime = b.appendTime
 		}
 	case e.Reason == partition.ReasonBatchRefused && r.refused != nil:
 		result.Err = r.refused
+	case e.Reason == partition.ReasonDeadline && e.Outcome == partition.Unknown && e.Acks == partition.AcksAll && r.undecided != nil:
+		result.Err = r.undecidedError()
 	default:
 		result.Err = r.refusal(e.Reason, e.Outcome)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"github.com/leat-io/leat/libs/failpoint"
 )
 
 // Checkpoint writes recovery points (if asked) and high watermarks that changed,
@@ -24,6 +26,9 @@ func (s *Store) Checkpoint(recoveryPoints bool) map[*Disk]error {
 }
 
 func (s *Store) checkpointDisk(d *Disk, recoveryPoints bool) error {
+	if err := failpoint.Hit(failpoint.Checkpoint); err != nil {
+		return err
+	}
 	watermarks, recovery := s.marksOf(d)
 	format := func(v int64) string { return strconv.FormatInt(v, 10) }
 	// Recovery points first: a high watermark is never above what the points of

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/vfs"
 )
 
@@ -152,6 +153,9 @@ func (s *Store) refreshSpace(d *Disk) (changed bool) {
 			s.o.Logger.Warn("the system does not tell how much room a disk has", "dir", d.Dir, "error", err)
 		}
 	} else {
+		if failpoint.Hit(failpoint.DiskSpace) != nil {
+			space.Free = 0
+		}
 		s.o.Space.limits(space.Total, r)
 		r.total.Store(space.Total)
 		r.free.Store(space.Free)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leat-io/leat/libs/commitlog"
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/vfs"
 )
 
@@ -50,7 +51,7 @@ func (o Options) withDefaults() Options {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Now == nil {
-		o.Now = time.Now
+		o.Now = failpoint.Now
 	}
 	return o
 }

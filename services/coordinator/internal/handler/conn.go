@@ -12,6 +12,7 @@ import (
 	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/group"
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/services/coordinator/internal/shard"
 )
@@ -186,6 +187,7 @@ func (c *conn) Send(groupName, member string, attach int64, m group.Message) {
 	key := memberKey{groupName, member}
 	switch m := m.(type) {
 	case group.Assignment:
+		_ = failpoint.Hit(failpoint.GroupAssign) // an assignment cannot be refused
 		c.push(&coordinatorv1.JoinResponse{
 			Group: groupName, MemberId: member,
 			Message: &coordinatorv1.JoinResponse_Assignment{Assignment: assignment(m)},

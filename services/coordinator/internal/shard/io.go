@@ -7,6 +7,7 @@ import (
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/group"
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/services/coordinator/internal/offsets"
 )
@@ -96,7 +97,16 @@ func (s *Shard) startFence(ctx context.Context, e group.Fence) {
 func (s *Shard) append(ctx context.Context, fence offsets.Fence, batch []byte) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.AppendTimeout)
 	defer cancel()
-	return s.log.Append(ctx, s.partition, fence, batch)
+	if err := failpoint.Hit(failpoint.GroupAppend); err != nil {
+		return 0, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNREACHABLE, "%w", err).WithOutcome(typev1.Outcome_OUTCOME_NOT_DONE)
+	}
+	base, err := s.log.Append(ctx, s.partition, fence, batch)
+	if err == nil {
+		if err := failpoint.Hit(failpoint.GroupAppended); err != nil {
+			return 0, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNREACHABLE, "%w", err)
+		}
+	}
+	return base, err
 }
 
 // startAppend appends what the core wants, in as many batches as it takes.

@@ -10,6 +10,7 @@ import (
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/group"
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/services/coordinator/internal/offsets"
 )
@@ -347,7 +348,7 @@ func (s *Shard) detach(ctx context.Context, p Peer) {
 
 func (s *Shard) now() group.Now {
 	now := time.Now()
-	return group.Now{Mono: now.Sub(s.began) + 1, WallMs: now.UnixMilli()}
+	return group.Now{Mono: now.Sub(s.began) + 1, WallMs: failpoint.Now().UnixMilli()}
 }
 
 // step gives the core an event and runs the effects.
