@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,6 +30,9 @@ const (
 	namedBlockers = 5
 )
 
+// errAllLeaving gives a leave up: nobody stays to take over.
+var errAllLeaving = errors.New("every broker is leaving")
+
 // runLeave is the first part to stop: it moves the leaderships elsewhere while
 // everything still serves, so that clients are sent on with a hint and lose nothing.
 func (b *Broker) runLeave(ctx context.Context, ready func()) error {
@@ -51,6 +55,10 @@ func (b *Broker) leave(ctx context.Context) {
 	b.leaving.Store(true)
 	began := time.Now()
 	blockers, err := b.awaitLeave(ctx)
+	if errors.Is(err, errAllLeaving) {
+		b.logger.Info("stops without leave, as every broker does")
+		return
+	}
 	if err == nil {
 		b.logger.Info("leads nothing any more and stops", "took", time.Since(began).Round(time.Millisecond))
 		return
@@ -62,12 +70,14 @@ func (b *Broker) leave(ctx context.Context) {
 // awaitLeave returns what holds the leave up, and why it was given up.
 func (b *Broker) awaitLeave(ctx context.Context) (blockers []*controllerv1.LeaveBlocker, err error) {
 	for failures := 0; ; {
-		granted, held, err := b.requestLeave(ctx)
+		resp, err := b.requestLeave(ctx)
 		switch {
-		case err == nil && granted:
+		case err == nil && resp.GetGranted():
 			return nil, b.awaitLeadingNothing(ctx)
+		case err == nil && resp.GetAllLeaving():
+			return resp.GetBlockers(), errAllLeaving
 		case err == nil:
-			blockers, failures = held, 0
+			blockers, failures = resp.GetBlockers(), 0
 		case ctx.Err() != nil:
 			return blockers, err
 		default:
@@ -83,15 +93,14 @@ func (b *Broker) awaitLeave(ctx context.Context) (blockers []*controllerv1.Leave
 	}
 }
 
-func (b *Broker) requestLeave(ctx context.Context) (granted bool, blockers []*controllerv1.LeaveBlocker, err error) {
+func (b *Broker) requestLeave(ctx context.Context) (*controllerv1.RequestLeaveResponse, error) {
 	deadline, _ := ctx.Deadline()
 	left := max(time.Until(deadline), 0)
 	ctx, cancel := context.WithTimeout(ctx, leaveAttempt)
 	defer cancel()
-	resp, err := b.controllers.RequestLeave(ctx, &controllerv1.RequestLeaveRequest{
+	return b.controllers.RequestLeave(ctx, &controllerv1.RequestLeaveRequest{
 		Kind: controllerv1.ServiceKind_SERVICE_KIND_BROKER, Process: b.self, Deadline: durationpb.New(left),
 	})
-	return resp.GetGranted(), resp.GetBlockers(), err
 }
 
 // awaitLeadingNothing waits until the replicas have been told that this broker leads

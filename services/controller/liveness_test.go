@@ -267,6 +267,15 @@ func TestLeaveKeepsEnoughMembers(t *testing.T) {
 			t.Errorf("partition %d after the leave of broker %d: %v", n, left, p)
 		}
 	}
+	// Where those that are left ask, too, there is nothing to wait for.
+	for _, f := range brokers {
+		if f.process.GetId() != left {
+			go func() { results <- leave(f, false) }()
+		}
+	}
+	if one, two := <-results, <-results; one.GetGranted() || two.GetGranted() || !one.GetAllLeaving() && !two.GetAllLeaving() {
+		t.Errorf("where every broker leaves: %v, %v", one, two)
+	}
 }
 
 // case 33: a preferred leader that comes back leads again once it is in sync, and a

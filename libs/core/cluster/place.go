@@ -121,7 +121,7 @@ func (s *State) hosts(replicationFactor int32) ([]int32, *Rejection) {
 		return nil, checkPlaceable(nil, max(replicationFactor, 1))
 	}
 	for _, b := range s.Brokers() {
-		if id := b.Value.Process.ID; len(hosts) < int(replicationFactor) && b.Value.Fenced && !b.Value.Draining {
+		if id := b.Value.Process.ID; len(hosts) < int(replicationFactor) && b.Value.Fenced {
 			hosts = append(hosts, id)
 		}
 	}
@@ -130,13 +130,7 @@ func (s *State) hosts(replicationFactor int32) ([]int32, *Rejection) {
 }
 
 // automaticReplicas is the number of replicas where none is asked for or set: 3, or
-// as many as there are brokers on record that are not leaving.
+// as many as there are brokers on record.
 func (s *State) automaticReplicas() int32 {
-	staying := int32(0)
-	for _, b := range s.brokers {
-		if !b.Value.Draining {
-			staying++
-		}
-	}
-	return max(min(automaticReplicationFactor, staying), 1)
+	return max(min(automaticReplicationFactor, int32(len(s.brokers))), 1)
 }

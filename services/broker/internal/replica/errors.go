@@ -73,6 +73,14 @@ func (r *Replica) describe(reason partition.Reason) *rpc.Error {
 	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INTERNAL_BUG, "%s stopped itself (%v): see the log of broker %d, and restart it", name, reason, r.m.cfg.Self.Broker)
 }
 
+// undecidedError says of a batch that waited in vain that it did so because a change of
+// the in-sync set could not be decided: a member is away, and so is the metadata.
+func (r *Replica) undecidedError() *rpc.Error {
+	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE,
+		"%s stored the batch, and not every in-sync replica has done so in time; that one is gone cannot be put on record (%w): bring controllers and etcd back; the batch may be committed then", r.Name(), r.undecided).
+		WithOutcome(typev1.Outcome_OUTCOME_UNKNOWN).With("topic", r.Topic, "partition", strconv.Itoa(int(r.Key.Partition)))
+}
+
 // diskOffline names the disk that failed.
 func (r *Replica) diskOffline() *rpc.Error {
 	if r.stored() == nil {

@@ -125,6 +125,36 @@ func TestProposalsOutliveTheController(t *testing.T) {
 	m.awaitISR(id, 0, 2)
 }
 
+// A batch that waits in vain for a member that is away, while nobody can put that on
+// record, ends unknown and says what has to be brought back.
+func TestAMemberIsAwayAndSoIsTheMetadata(t *testing.T) {
+	m := newMesh(t, 2, meshOptions{lag: 200 * time.Millisecond})
+	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "a")
+	m.ctl.RefuseProposals(refusedByTest)
+	m.kill(2)
+	first := m.nodes[1].begin(id, 0, acksAll, "b")
+	brokertest.Await(t, "the shrinkage was proposed", func() bool { return m.ctl.RefusedProposals() > 1 })
+	batch := encode(t, "c")
+	h, err := record.ParseHeader(batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan replica.Result, 1)
+	m.nodes[1].replica(id, 0).Produce(&replica.Batch{
+		Payload: rpc.NewPayload(batch), Header: h, Acks: acksAll, LeaderEpoch: -1, Timeout: 300 * time.Millisecond,
+		Done: func(res replica.Result) { done <- res },
+	})
+	if res := <-done; res.Err == nil || res.Err.Reason != typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE || res.Err.Outcome != typev1.Outcome_OUTCOME_UNKNOWN {
+		t.Errorf("the batch ended with %v", res.Err)
+	}
+	m.ctl.RefuseProposals(nil)
+	if res := <-first; res.Err != nil {
+		t.Errorf("once there is a controller the batch that still waits ends with %v", res.Err)
+	}
+}
+
 // Below min.insync.replicas acks=all is refused before it is appended; acks=1 is
 // stored and invisible.
 func TestTooFewInSync(t *testing.T) {

@@ -27,7 +27,8 @@ const (
 // controllerServer does what ControllerService asks of the leader.
 type controllerServer struct {
 	controllerv1.UnimplementedControllerServiceServer
-	h *Handler
+	h       *Handler
+	leavers leavers
 }
 
 // RegisterBroker takes a broker's registration and vouch, and answers when the

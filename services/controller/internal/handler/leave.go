@@ -3,6 +3,8 @@ package handler
 import (
 	"context"
 	"errors"
+	"maps"
+	"sync"
 	"time"
 
 	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
@@ -55,6 +57,9 @@ func (s *controllerServer) RequestLeave(ctx context.Context, req *controllerv1.R
 		if len(blockers) == 0 {
 			return &controllerv1.RequestLeaveResponse{Granted: true}, nil
 		}
+		if s.allLeaving(leaver, time.Now()) {
+			return &controllerv1.RequestLeaveResponse{Blockers: blockerMessages(blockers), AllLeaving: true}, nil
+		}
 		select {
 		case <-time.After(leavePause):
 			continue
@@ -90,6 +95,42 @@ func (s *controllerServer) leave(ctx, waiting context.Context, leaver cluster.Pr
 			"reason", "it was granted leave", "decommission", decommission, "revision", position.GetRevision())
 	}
 	return nil, err
+}
+
+// askedLately is how long ago a broker may have asked for leave to count as leaving:
+// it asks again sooner.
+const askedLately = 2 * time.Second
+
+// leavers remembers who has asked for leave and was held up.
+type leavers struct {
+	mu    sync.Mutex
+	asked map[cluster.Process]time.Time
+}
+
+// allLeaving takes note of a leaver and reports whether every broker that lives has
+// asked for leave of late, and there are several: the mesh is being stopped.
+func (s *controllerServer) allLeaving(leaver cluster.Process, now time.Time) bool {
+	l := &s.leavers
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.asked == nil {
+		l.asked = map[cluster.Process]time.Time{}
+	}
+	l.asked[leaver] = now
+	maps.DeleteFunc(l.asked, func(_ cluster.Process, at time.Time) bool { return now.Sub(at) > askedLately })
+	live, all := 0, true
+	s.h.cfg.Store.View(func(state *cluster.State, _ int64) {
+		for _, b := range state.Brokers() {
+			if b.Value.Fenced {
+				continue
+			}
+			live++
+			if _, asks := l.asked[b.Value.Process]; !asks {
+				all = false
+			}
+		}
+	})
+	return all && live > 1
 }
 
 func blockerMessages(blockers []cluster.Blocker) []*controllerv1.LeaveBlocker {

@@ -669,7 +669,9 @@ type RequestLeaveResponse struct {
 	// Whether leave is granted.
 	Granted bool `protobuf:"varint,1,opt,name=granted,proto3" json:"granted,omitempty"`
 	// Partitions that hold it up; at most 100 are named.
-	Blockers      []*LeaveBlocker `protobuf:"bytes,2,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	Blockers []*LeaveBlocker `protobuf:"bytes,2,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	// Every broker that lives is asking for leave: waiting for it is in vain.
+	AllLeaving    bool `protobuf:"varint,3,opt,name=all_leaving,json=allLeaving,proto3" json:"all_leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -716,6 +718,13 @@ func (x *RequestLeaveResponse) GetBlockers() []*LeaveBlocker {
 		return x.Blockers
 	}
 	return nil
+}
+
+func (x *RequestLeaveResponse) GetAllLeaving() bool {
+	if x != nil {
+		return x.AllLeaving
+	}
+	return false
 }
 
 // LeaveBlocker is a partition that holds a leave up.
@@ -1224,10 +1233,12 @@ const file_leat_controller_v1_controller_service_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1f.leat.controller.v1.ServiceKindR\x04kind\x12/\n" +
 	"\aprocess\x18\x02 \x01(\v2\x15.leat.type.v1.ProcessR\aprocess\x125\n" +
 	"\bdeadline\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bdeadline\x12\"\n" +
-	"\fdecommission\x18\x04 \x01(\bR\fdecommission\"n\n" +
+	"\fdecommission\x18\x04 \x01(\bR\fdecommission\"\x8f\x01\n" +
 	"\x14RequestLeaveResponse\x12\x18\n" +
 	"\agranted\x18\x01 \x01(\bR\agranted\x12<\n" +
-	"\bblockers\x18\x02 \x03(\v2 .leat.controller.v1.LeaveBlockerR\bblockers\"m\n" +
+	"\bblockers\x18\x02 \x03(\v2 .leat.controller.v1.LeaveBlockerR\bblockers\x12\x1f\n" +
+	"\vall_leaving\x18\x03 \x01(\bR\n" +
+	"allLeaving\"m\n" +
 	"\fLeaveBlocker\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12)\n" +
