@@ -13,6 +13,11 @@ TOOLS    := $(CURDIR)/.cache/tools
 TESTFLAGS ?=
 # How long `make soak` goes on with faults.
 SOAK ?= 5m
+# What `make faults` runs: for DURATION (90s), from SEED (a fresh one); with FULL=1 the run of 30
+# minutes that must not miss any fault. FAULTSFLAGS go to the test, for example -small or -rate=500.
+FULL ?=
+FAULTSFLAGS ?=
+FAULTS := $(CURDIR)/.cache/faults
 # Which entries `make ledger` tries; none: all.
 LEDGER ?=
 # What `make simulate` runs: SEEDS walks, or walks for DURATION, from SEED on. SEED alone
@@ -60,6 +65,17 @@ simulate: ## Simulate meshes under faults, SEEDS=n walks (5,000) or for DURATION
 .PHONY: ledger
 ledger: ## Break the code as tests/faults/ledger.md says, entry by entry, and see that each is caught.
 	@tests/faults/ledger.sh $(LEDGER)
+
+.PHONY: build-faults
+build-faults: ## Build everything with failpoints, for make faults, into .cache/faults/bin.
+	@mkdir -p $(FAULTS)/bin
+	go build -tags failpoints -ldflags '$(LDFLAGS)' -o $(FAULTS)/bin/ ./cmd/leat $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s))
+
+.PHONY: faults
+faults: build-faults ## Strike a loaded mesh of 16 processes by role and check what everybody was told: DURATION=90s SEED=0 FULL=1.
+	cd libs && go test -count=1 -tags failpoints ./failpoint
+	cd tests && LEAT_BIN=$(FAULTS)/bin go test -count=1 -timeout 3h -run '^TestFaults$$' -v ./faults \
+		-seed $(or $(SEED),0) -duration $(or $(DURATION),$(if $(FULL),30m,90s)) $(if $(FULL),-full) -report $(FAULTS)/report $(FAULTSFLAGS)
 
 .PHONY: interop
 interop: ## Cross-check record batches with franz-go, an independent implementation.
