@@ -12,6 +12,7 @@ import (
 	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/metadata"
+	"github.com/leat-io/leat/libs/rpc"
 )
 
 const (
@@ -101,11 +102,21 @@ func (m *Manager) carry(ctx context.Context, p *proposal) {
 	if r.gone {
 		return
 	}
-	r.undecided = err
+	r.undecided = undecided(err)
 	if part := resp.GetPartition(); err == nil && part.GetPartition() == r.Key.Partition && string(part.GetTopicId()) == string(r.Key.Topic.Bytes()) {
 		r.apply(metadata.PositionOf(resp.GetPosition()), part)
 	}
 	r.step(partition.ProposalHint{ID: p.e.ID, Now: m.now()})
+}
+
+// undecided is why a proposal got no answer; nil: it got one, or the record that
+// settles it is there already and on its way.
+func undecided(err error) error {
+	if rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_STALE_INCARNATION, typev1.ErrorReason_ERROR_REASON_STALE_LEADER_EPOCH,
+		typev1.ErrorReason_ERROR_REASON_STALE_PARTITION_EPOCH, typev1.ErrorReason_ERROR_REASON_UNKNOWN_TOPIC, typev1.ErrorReason_ERROR_REASON_TOPIC_DELETED) {
+		return nil
+	}
+	return err
 }
 
 // proposeNothing is for a manager without a controller.

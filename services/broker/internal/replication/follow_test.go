@@ -9,11 +9,13 @@ import (
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/libs/topicid"
 	"github.com/leat-io/leat/libs/vfs"
 	"github.com/leat-io/leat/libs/vfs/memfs"
 	"github.com/leat-io/leat/services/broker/internal/brokertest"
+	"github.com/leat-io/leat/services/broker/internal/replica"
 	"github.com/leat-io/leat/services/broker/internal/store"
 )
 
@@ -132,7 +134,7 @@ func TestAMemberIsAwayAndSoIsTheMetadata(t *testing.T) {
 	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
 	m.awaitLeads(1, id, 0)
 	m.nodes[1].mustStore(id, 0, "a")
-	m.ctl.RefuseProposals(refusedByTest)
+	m.ctl.RefuseProposals(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "refused by the test"))
 	m.kill(2)
 	first := m.nodes[1].begin(id, 0, acksAll, "b")
 	brokertest.Await(t, "the shrinkage was proposed", func() bool { return m.ctl.RefusedProposals() > 1 })
