@@ -34,7 +34,6 @@ func counters() []counter {
 		metric("elections from the ISR", `leat_controller_elections_total\{kind="(isr|preferred)"\}`, true),
 		metric("elections from the ELR", `leat_controller_elections_total\{kind="elr"\}`, true),
 		metric("unclean elections", `leat_controller_elections_total\{kind="(unclean|longest)"\}`, true),
-		metric("first elections", `leat_controller_elections_total\{kind="first"\}`, true),
 		log("controllers elected", `"?elected as controller`, true),
 		log("truncations", `cuts off what the leader does not have|they are cut off here`, true),
 		log("replicas begun anew", `a replica begins anew|made a replica anew`, false),
@@ -59,6 +58,7 @@ type watch struct {
 	counters []counter
 
 	mu    sync.Mutex
+	first map[string]int                // by counter, before the first fault
 	sums  map[string]float64            // by counter, of lives that ended
 	last  map[string]map[string]float64 // by process and counter, of the present life
 	marks []mark
@@ -153,7 +153,13 @@ func (w *watch) parse(text string) map[string]float64 {
 	return found
 }
 
-// totals adds up everything, logs included.
+// start leaves out what was counted so far: the mesh has come up.
+func (w *watch) start() {
+	w.look(context.Background(), w.r.Names()...)
+	w.first = w.totals()
+}
+
+// totals adds up everything since the start, logs included.
 func (w *watch) totals() map[string]int {
 	w.mu.Lock()
 	sums := maps.Clone(w.sums)
@@ -172,18 +178,9 @@ func (w *watch) totals() map[string]int {
 				n += len(c.log.FindAllStringIndex(text, -1))
 			}
 		}
-		totals[c.name] = n
+		totals[c.name] = n - w.first[c.name]
 	}
 	return totals
-}
-
-// names lists the counters in their order.
-func (w *watch) names() []string {
-	var list []string
-	for _, c := range w.counters {
-		list = append(list, c.name)
-	}
-	return list
 }
 
 // sortedKeys are the keys of a map.

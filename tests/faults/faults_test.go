@@ -56,8 +56,8 @@ type struck struct {
 	Name, What string
 	Hit        []string
 	Begin, End time.Duration
-	// During is how long it took until everybody not hit got on; below 0: not asked.
-	// After is the same for all, after its end.
+	// During is the longest time that somebody not hit needed to get on while it lasted;
+	// below 0: not asked. After is the time that anybody needed after its end.
 	During, After time.Duration
 }
 
@@ -92,7 +92,8 @@ func TestFaults(t *testing.T) {
 	wait.Go(func() { n.watch.run(ctx) })
 	wait.Go(func() { n.loose(ctx) })
 	n.tagged = n.arm("broker-1", "") == nil
-	n.awaitProgress("the start", time.Minute, progressOf{acked: make([]int, len(l.sources))}, nil)
+	n.awaitProgress("after the start", time.Minute, progressOf{acked: make([]int, len(l.sources)), stored: make([]int, partitions)}, nil)
+	n.watch.start()
 	n.run(d)
 	n.end()
 	cancel()
@@ -193,7 +194,6 @@ func (n *nemesis) choices() []fault {
 
 // strike begins a fault, lets it last, undoes it, and demands progress.
 func (n *nemesis) strike(f fault) {
-	since := n.l.progress()
 	began := time.Now()
 	n.t.Logf("%7.1fs  %s …", time.Since(n.l.h.began).Seconds(), f.name)
 	s, ok := f.begin(n)
@@ -202,10 +202,13 @@ func (n *nemesis) strike(f fault) {
 	}
 	n.byFault[f.name]++
 	one := struck{Name: f.name, What: s.what, Hit: s.hit, Begin: began.Sub(n.l.h.began), During: -1}
-	if f.single {
-		one.During = n.awaitProgress("while "+s.what, *within, since, s.hit)
-	}
 	hold := max(s.hold, time.Duration(500+n.rng.IntN(5500))*time.Millisecond)
+	for f.single && one.During < *within {
+		one.During = max(one.During, n.awaitProgress("while "+s.what, *within, n.l.progress(), s.hit))
+		if time.Since(began) > hold {
+			break
+		}
+	}
 	n.l.sleep(hold - time.Since(began))
 	s.undo()
 	one.End = time.Since(n.l.h.began)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -361,7 +362,8 @@ func (l *load) latest() []client.OffsetQuery {
 
 // progressOf is how far everybody has come.
 type progressOf struct {
-	acked         []int
+	acked         []int // by producer
+	stored        []int // by partition
 	read, grouped int
 }
 
@@ -371,7 +373,7 @@ func (l *load) progress() progressOf {
 		p.acked = append(p.acked, l.h.acked(s.index))
 	}
 	l.h.mu.Lock()
-	p.read = l.h.read
+	p.read, p.stored = l.h.read, slices.Clone(l.h.stored)
 	l.h.mu.Unlock()
 	p.grouped = l.group.count()
 	return p
@@ -387,6 +389,11 @@ func (l *load) stuck(since progressOf, hit []string) string {
 		}
 		if now.acked[i] < since.acked[i]+10 {
 			return fmt.Sprintf("producer %s (%d acknowledged)", s.name, now.acked[i])
+		}
+	}
+	for n := range now.stored {
+		if now.stored[n] < since.stored[n]+3 {
+			return fmt.Sprintf("partition %d (%d acknowledged)", n, now.stored[n])
 		}
 	}
 	if now.read < since.read+10 {

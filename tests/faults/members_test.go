@@ -100,9 +100,12 @@ func (m *members) consume(ctx context.Context, c *client.Client, name string) (e
 		began := time.Now()
 		short, cancel := context.WithTimeout(ctx, 2*time.Second) // it bounds commits of what is revoked, too
 		got, err := k.Poll(short, 0)
+		waited := short.Err() != nil
 		cancel()
-		if err != nil && ctx.Err() == nil {
-			typed := rpc.FromError(err)
+		if typed := rpc.FromError(err); err != nil && ctx.Err() == nil {
+			if waited && typed.Reason == typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED {
+				continue // nothing came
+			}
 			o.failed(typed.Reason.String())
 			if typed.Action == typev1.Action_ACTION_STOP {
 				return err

@@ -55,6 +55,7 @@ type records struct {
 	seen      [][]recordID // by partition and offset: what anybody was given there
 	read      int
 	highest   []int64 // by partition: one past what anybody read or was told is stored
+	stored    []int   // by partition: records acknowledged
 	problems  []string
 	more      int
 	seconds   []second
@@ -102,7 +103,7 @@ func (s *second) quantile(q float64) time.Duration {
 }
 
 func newRecords(partitions int) *records {
-	return &records{began: time.Now(), seen: make([][]recordID, partitions), highest: make([]int64, partitions)}
+	return &records{began: time.Now(), seen: make([][]recordID, partitions), highest: make([]int64, partitions), stored: make([]int, partitions)}
 }
 
 // add makes a producer and returns its index.
@@ -188,6 +189,9 @@ func (h *records) answered(p, number int, v verdict, partition int, offset int64
 	case stored, storedMaybeTwice:
 		pr.acked++
 		s.Acked++
+		if partition >= 0 && partition < len(h.stored) {
+			h.stored[partition]++
+		}
 		s.latencies[bucketOf(took)]++
 		s.slowest = max(s.slowest, took)
 		h.showLocked("the answer to "+pr.name, partition, offset, idOf(p, number))
