@@ -145,3 +145,35 @@ func TestAHungDiskGivesTheLeaseUp(t *testing.T) {
 	<-produced
 	brokertest.Await(t, "the broker registers again once the disk works", registered)
 }
+
+// What a broker is told before the metadata has come to its own registration may be of a
+// time before its last life: it opens, makes and vouches for nothing by that.
+func TestABrokerWaitsForItsOwnRegistration(t *testing.T) {
+	etcd, ctl := etcdtest.Start(t), brokertest.Start(t)
+	ctl.Change(func(c *brokertest.Controller) { c.Regress(1, 1, 0) }) // a controller that is far behind
+	client, err := clientv3.New(clientv3.Config{Endpoints: etcd})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for range 50 {
+		if _, err := client.Put(t.Context(), "/somebody/else", "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := testConfig(etcd, ctl, t.TempDir())
+	r := run(t, cfg)
+	id := ctl.CreateTopic("t", 1, 1, nil)
+	key := registry.NewKeys(cfg.EtcdPrefix).Registration(controllerv1.ServiceKind_SERVICE_KIND_BROKER, 1)
+	brokertest.Await(t, "the broker is registered and knows the topic", func() bool {
+		resp, err := client.Get(t.Context(), key)
+		return err == nil && len(resp.Kvs) == 1 && r.broker.watcher.Image().TopicByID(id) != nil
+	})
+	began := time.Now()
+	brokertest.Await(t, "it has had time to do something", func() bool { return time.Since(began) > 300*time.Millisecond })
+	if r.broker.replicas.Load() != nil || len(ctl.Vouches()) > 0 {
+		t.Errorf("with metadata from before its registration the broker opens its replicas, and has sent %d vouches", len(ctl.Vouches()))
+	}
+	ctl.ReachRevision(1000)
+	r.awaitReady()
+}

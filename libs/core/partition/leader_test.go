@@ -516,3 +516,26 @@ func TestLease(t *testing.T) {
 		run(t, alone(func(r *Record) { r.Unclean = false }), commit(1, 10, 2*time.Second, "visible 12; ok req=1 base=10"))
 	})
 }
+
+// A record that names an earlier life of this broker makes nobody leader: what that life
+// had in its memory is gone, and another may have been elected since.
+func TestAnEarlierLifeLeadsNothing(t *testing.T) {
+	s := New(self)
+	s.Step(&Opened{MaxEpochSeen: 2, Epochs: []EpochStart{{2, 0}}, End: 10, Durable: 10, HW: 4})
+	earlier := Replica{Broker: self.Broker, Incarnation: self.Incarnation - 1}
+	for _, got := range []string{
+		render(s.Step(&Record{Generation: 1, Revision: 10, PartEpoch: 1, LeaderEpoch: 3, Leader: earlier, Replicas: []int32{1}, ISR: []int32{1}, MinISR: 1, Now: 1})),
+		render(s.Step(Tick{Now: time.Second})),
+		render(s.Step(&Position{Sess: 1, LeaderEpoch: 3, PartEpoch: 1, LastEpoch: 2, End: 10, Durable: 10, Now: time.Second})),
+	} {
+		if got != "" {
+			t.Errorf("it does something: %s", got)
+		}
+	}
+	if s.Leads() || s.HighWatermark() != 4 {
+		t.Errorf("it leads: %v; the high watermark is %d, want 4", s.Leads(), s.HighWatermark())
+	}
+	if got := render(s.Step(&Produce{Req: 1, LeaderEpoch: -1, Acks: AcksAll, Deadline: time.Minute, Now: time.Second, Records: 1})); got != "rejected req=1 NOT_LEADER" {
+		t.Errorf("a produce: %s", got)
+	}
+}
