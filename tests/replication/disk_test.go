@@ -140,12 +140,20 @@ func TestPowerCutOfAll(t *testing.T) {
 	topic(t, r, "power", 3)
 	l := startLoad(t, r, "power", loadOptions{})
 	for range count(2, 20) {
+		for _, name := range r.Names(rig.Broker) {
+			s.disks.slowSyncs(name, 20*time.Millisecond)
+		}
+		l.progress("disks became slow", resume)
+		leader := r.Leader("power", 0)
 		r.Kill(r.Names(rig.Broker)...)
 		for _, name := range r.Names(rig.Broker) {
 			s.disks.powerOff(name, func() int { return rng.IntN(1001) })
 		}
-		r.Up(r.Names(rig.Broker)...)
+		// What followers acknowledged must be with them, so the leader comes late.
+		r.Up(r.Others(leader, rig.Broker)...)
 		l.progress("the power cut", resume)
+		r.Up(leader)
+		r.WaitInSync("power", time.Minute)
 	}
 	l.finish()
 }
@@ -161,9 +169,12 @@ func TestPowerCutOfMinorityWithDurabilityOS(t *testing.T) {
 	l := startLoad(t, r, "os", loadOptions{})
 	for range count(2, 10) {
 		leader := r.Leader("os", 0)
+		r.Net.Delay(100*time.Millisecond, leader, r.Others(leader, rig.Broker)...)
+		l.progress("followers became slow", resume)
 		r.Kill(leader)
 		s.disks.powerOff(leader, nil)
 		r.Up(leader)
+		r.Net.HealAll()
 		l.progress("the power cut of "+leader, resume)
 		r.WaitInSync("os", time.Minute)
 	}
@@ -232,6 +243,17 @@ func TestBitRotOfAFollower(t *testing.T) {
 		r.Up(leader)
 	}
 	l.finish()
+}
+
+// slowSyncs lets a broker's syncs take their time in its present life, so that much
+// is written and not durable.
+func (d *disks) slowSyncs(name string, by time.Duration) {
+	d.faults(name).OnCall(func(op errorfs.Op, _ string) error {
+		if op == errorfs.OpSync {
+			pause(by)
+		}
+		return nil
+	})
 }
 
 // flipBit changes the middle of the first segment in a folder.

@@ -21,10 +21,15 @@ func TestLeaderKilledInTurn(t *testing.T) {
 		topic(t, r, "turn", 1)
 		l := startLoad(t, r, "turn", loadOptions{})
 		var gaps []time.Duration
-		for range count(3, 20) {
+		for round := range count(4, 20) {
 			leader := r.Leader("turn", 0)
+			if round%2 == 1 { // it has much that its followers have not
+				r.Net.Delay(200*time.Millisecond, leader, r.Others(leader, rig.Broker)...)
+				l.progress("followers became slow", resume)
+			}
 			l.history.LongestGap(byClient)
 			r.Kill(leader)
+			r.Net.HealAll()
 			l.progress("the death of "+leader, resume)
 			gaps = append(gaps, l.history.LongestGap(byClient).Round(time.Millisecond))
 			if now := r.Leader("turn", 0); now == leader {
