@@ -64,7 +64,13 @@ func TestUncleanOnlyWhereAllowed(t *testing.T) {
 	if p := w.Partition(id, 0).Value; !p.Leader.IsZero() {
 		t.Fatalf("%+v", p)
 	}
-	plan, err := AlterTopic(w.State, AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"unclean.leader.election.enable": "true"}})
+	// However long it lasts: nobody has allowed it.
+	w.NoteReplicas(w.Broker(1).Value.Process, []Vouch{{Topic: id, Verdict: Corrupt}}) // has the partition looked at again
+	plan, err := Reconcile(w.State, Hints{Overdue: func(Wait) bool { return true }})
+	if err != nil || !plan.IsEmpty() || len(Waiting(w.State)) != 0 {
+		t.Fatalf("where nothing is allowed: %+v, %v, waiting: %+v", plan, err, Waiting(w.State))
+	}
+	plan, err = AlterTopic(w.State, AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"unclean.leader.election.enable": "true"}})
 	w.apply(t, plan, err)
 	w.settle(t)
 	// An earlier leader may still commit on its own for a while.
