@@ -13,6 +13,8 @@ TOOLS    := $(CURDIR)/.cache/tools
 TESTFLAGS ?=
 # How long `make soak` goes on with faults.
 SOAK ?= 5m
+# How often `make bench-failover` kills the leader.
+KILLS ?= 200
 # What `make faults` runs: for DURATION (90s), from SEED (a fresh one); with FULL=1 the run of 30
 # minutes that must not miss any fault. FAULTSFLAGS go to the test, for example -small or -rate=500.
 FULL ?=
@@ -76,6 +78,14 @@ faults: build-faults ## Strike a loaded mesh of 16 processes by role and check w
 	cd libs && go test -count=1 -tags failpoints ./failpoint
 	cd tests && LEAT_BIN=$(FAULTS)/bin go test -count=1 -timeout 3h -run '^TestFaults$$' -v ./faults \
 		-seed $(or $(SEED),0) -duration $(or $(DURATION),$(if $(FULL),30m,90s)) $(if $(FULL),-full) -report $(FAULTS)/report $(FAULTSFLAGS)
+
+.PHONY: test-replication
+test-replication: build ## Run the tests of replication with their full counts of faults (about three quarters of an hour).
+	cd tests && go test -count=1 -timeout 2h -v ./replication -full -seed 0 $(TESTFLAGS)
+
+.PHONY: bench-failover
+bench-failover: build ## Kill a partition's leader KILLS=200 times and report the gaps in acknowledgements.
+	cd tests && go test -count=1 -timeout 1h -v -run '^TestFailoverTime$$' ./replication -failovers $(KILLS) $(TESTFLAGS)
 
 .PHONY: interop
 interop: ## Cross-check record batches with franz-go, an independent implementation.

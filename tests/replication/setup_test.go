@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -17,6 +18,20 @@ var (
 	seed  = flag.Uint64("seed", 1, "the seed of random choices; 0 takes a fresh one")
 	forms = flag.String("forms", "processes,inprocess", "the forms in which tests run")
 )
+
+// TestMain lets more tests run beside each other than there are processors, since
+// most of their time is waiting.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		if err := flag.Set("test.parallel", "4"); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
 
 // count is how often something is repeated.
 func count(short, long int) int {
