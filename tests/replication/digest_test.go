@@ -32,7 +32,7 @@ func (l *load) sameDigests() {
 		for _, p := range d.Partitions {
 			for _, r := range p.Replicas {
 				if len(p.Replicas) != 3 || r.Digest == nil || p.Replicas[0].Digest == nil || *r.Digest != *p.Replicas[0].Digest {
-					return false, fmt.Sprintf("%s", res.Stdout)
+					return false, res.Stdout
 				}
 			}
 		}

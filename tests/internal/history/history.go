@@ -34,11 +34,10 @@ type Record struct {
 
 // ack is what a producer was told of one record.
 type ack struct {
-	place    Place
-	reason   string // of a failure
-	unknown  bool
-	maybe    bool // stored, perhaps twice
-	answered int
+	place   Place
+	reason  string // of a failure
+	unknown bool
+	maybe   bool // stored, perhaps twice
 }
 
 // History is one run. Use New.
