@@ -36,7 +36,7 @@ func TestBadInput(t *testing.T) {
 		"case 16: a_b beside a.b":       {args: []string{"topic", "create", "a_b"}, code: 1, reason: "INVALID_TOPIC_NAME", hint: "a.b"},
 		"0 partitions":                  {args: []string{"topic", "create", "zero", "--partitions", "0"}, code: 1, reason: "INVALID_PARTITIONS", hint: "1"},
 		"1,000,000 partitions":          {args: []string{"topic", "create", "many", "--partitions", "1000000"}, code: 1, reason: "INVALID_PARTITIONS", hint: "10"},
-		"replication factor 2":          {args: []string{"topic", "create", "two", "--replication-factor", "2"}, code: 1, reason: "INVALID_REPLICATION_FACTOR", hint: "1"},
+		"replication factor 4":          {args: []string{"topic", "create", "four", "--replication-factor", "4"}, code: 1, reason: "INVALID_REPLICATION_FACTOR", hint: "3"},
 		"unknown config key":            {args: []string{"topic", "create", "c", "--config", "retention.mss=1"}, code: 1, reason: "INVALID_CONFIG", hint: "retention.ms"},
 		"bad config value":              {args: []string{"topic", "create", "c", "--config", "segment.bytes=huge"}, code: 1, reason: "INVALID_CONFIG", hint: "segment.bytes"},
 		"config that is gone":           {args: []string{"topic", "create", "c", "--config", "replica.lag.max.messages=4"}, code: 1, reason: "INVALID_CONFIG", hint: "replica.lag.time.max.ms"},
