@@ -28,8 +28,8 @@ type Vouch struct {
 }
 
 // SetVouches remembers what a broker says of its replicas as it registers, in place
-// of what an earlier life said; what the same life told since then stays. It is not
-// part of etcd's state; call it before RegisterBroker's plan is made, with each
+// of what an earlier life said; what the same life told since then stays, unless it is
+// damage that is told of now. It is not part of etcd's state; call it before RegisterBroker's plan is made, with each
 // registration of the life that holds the registration key.
 func (s *State) SetVouches(r BrokerRegistration) {
 	s.forgetVouches(r.Process.ID, r.Process)
@@ -39,7 +39,8 @@ func (s *State) SetVouches(r BrokerRegistration) {
 		s.vouches[r.Process] = known
 	}
 	for _, v := range r.Vouches {
-		if _, told := known[v.id()]; !told {
+		// One that went bad before its first registration was accepted is bad.
+		if _, told := known[v.id()]; !told || v.Verdict == Corrupt || v.Verdict == Cut {
 			known[v.id()] = v
 			s.index.attention[v.id()] = struct{}{}
 		}

@@ -386,3 +386,27 @@ func TestNobodyIsUnfencedWhileItIsNamedLeader(t *testing.T) {
 		t.Error("still fenced")
 	}
 }
+
+// A disk fails between two attempts of a broker to register: what it vouched for first
+// does not stand.
+func TestDamageBetweenTwoRegistrationsCounts(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	id := w.newID()
+	plan, _, err := createTopics(w.State, testLimits(), []NewTopic{{Name: "a", ReplicationFactor: 2, ID: id}})
+	w.apply(t, plan, err)
+	w.makeFolders(t)
+	life := Process{ID: 1, Incarnation: 99}
+	w.stop(t, 2)
+	w.stop(t, 1) // the last member
+	w.apply(t, Plan{Stages: [][]Write{{{Key: Key{Type: KeyRegistration, Kind: KindBroker, ID: 1}, Record: Registration{Kind: KindBroker, Process: life, Address: "h:1"}}}}}, nil)
+	r := BrokerRegistration{Process: life, Address: "h:1", Vouches: []Vouch{{Topic: id, LastEpoch: 1, Verdict: Intact}}}
+	w.SetVouches(r) // and the answer is lost
+	r.Vouches[0].Verdict = Corrupt
+	w.SetVouches(r)
+	plan, err = RegisterBroker(w.State, r)
+	w.apply(t, plan, err)
+	w.settle(t)
+	if p := w.Partition(id, 0).Value; !slices.Equal(p.ISR, []int32{1}) || !slices.Equal(p.Barred, []int32{1}) || !p.Leader.IsZero() {
+		t.Errorf("the damaged replica counts: %+v", p)
+	}
+}
