@@ -14,11 +14,12 @@ type PartitionName struct {
 }
 
 // LeadersUnreachable plans that leadership moves where all other live members of the
-// ISR report that they cannot reach the leader. It leaves the ISR if enough members
-// are left, or commits would wait until its successor finds that it lags. reports lists for each reporting life the
-// leaders that it misses; the caller has seen to it that it was for long enough. The
-// plan is bounded; what is left comes with the next reports. The error is an
-// *InvariantError.
+// ISR report that they cannot reach the leader; where it is the only member, those of
+// the ELR, who have all that is committed: it could commit nothing more without them,
+// ever. It leaves the ISR if enough members are left, or commits would wait until its
+// successor finds that it lags. reports lists for each reporting life the leaders that
+// it misses; the caller has seen to it that it was for long enough. The plan is
+// bounded; what is left comes with the next reports. The error is an *InvariantError.
 func LeadersUnreachable(s *State, reports map[Process][]Process) (Plan, error) {
 	missed := map[Process][]Process{} // leader → who misses it
 	for reporter, leaders := range reports {
@@ -35,17 +36,27 @@ func LeadersUnreachable(s *State, reports map[Process][]Process) (Plan, error) {
 			if next.Leader != leader || p.plan.Len() >= reconcileWrites {
 				continue
 			}
-			live := keep(next.ISR, func(b int32) bool { _, ok := view.unfenced(b); return ok && b != leader.ID })
+			members := next.ISR
+			alone := len(next.ISR) == 1 && len(next.ELR) > 0
+			if alone {
+				members = next.ELR
+			}
+			live := keep(members, func(b int32) bool { _, ok := view.unfenced(b); return ok && b != leader.ID })
 			all := !slices.ContainsFunc(live, func(b int32) bool {
 				life, _ := view.unfenced(b)
 				return !slices.Contains(reporters, life)
 			})
 			candidates := keep(next.Replicas, func(b int32) bool { return slices.Contains(live, b) && view.trusted(&next, b) })
 			if all && len(candidates) > 0 {
-				view.lead(&next, pick(&next, candidates))
-				if int32(len(candidates)) >= next.MinISR {
-					next.ISR = keep(next.ISR, func(b int32) bool { return b != leader.ID })
+				b := pick(&next, candidates)
+				switch {
+				case alone:
+					next.ELR = union(keep(next.ELR, func(x int32) bool { return x != b }), next.ISR)
+					next.ISR = []int32{b}
+				case int32(len(candidates)) >= next.MinISR:
+					next.ISR = keep(next.ISR, func(x int32) bool { return x != leader.ID })
 				}
+				view.lead(&next, b)
 				p.put(next)
 			}
 		}

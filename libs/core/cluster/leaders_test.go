@@ -34,7 +34,13 @@ func TestLeadersUnreachable(t *testing.T) {
 		"all others are barred": {prepare: func(_ *world, p *Partition) { p.Barred = []int32{2, 3} }, reports: func(w *world) map[Process][]Process {
 			return map[Process][]Process{w.life(2): {w.life(1)}, w.life(3): {w.life(1)}}
 		}},
-		"there are no others": {prepare: func(_ *world, p *Partition) { p.ISR, p.ELR = []int32{1}, []int32{2} }, reports: func(w *world) map[Process][]Process {
+		"there are others in the ELR only": {prepare: func(_ *world, p *Partition) { p.ISR, p.ELR = []int32{1}, []int32{2} }, reports: func(w *world) map[Process][]Process {
+			return map[Process][]Process{w.life(2): {w.life(1)}, w.life(3): {w.life(1)}}
+		}, moves: true, isr: []int32{2}},
+		"one in the ELR does not": {prepare: func(_ *world, p *Partition) { p.ISR, p.ELR = []int32{1}, []int32{2, 3} }, reports: func(w *world) map[Process][]Process {
+			return map[Process][]Process{w.life(3): {w.life(1)}}
+		}},
+		"there are no others": {prepare: func(_ *world, p *Partition) { p.ISR, p.MinISR = []int32{1}, 1 }, reports: func(w *world) map[Process][]Process {
 			return map[Process][]Process{w.life(2): {w.life(1)}, w.life(3): {w.life(1)}}
 		}},
 		"nobody says anything": {reports: func(*world) map[Process][]Process { return nil }},
