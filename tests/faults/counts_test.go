@@ -40,7 +40,12 @@ func counters() []counter {
 		metric("ISR shrinks", `leat_controller_isr_changes_total\{kind="shrink"\}`, true),
 		metric("ISR growths", `leat_controller_isr_changes_total\{kind="expand"\}`, true),
 		metric("unknown transactions", `leat_controller_unknown_transactions_total`, true),
-		metric("zombie writes rejected", `leat_broker_produce_failures_total\{reason="(NOT_LEADER|SHARD_FENCED|STALE_LEADER_EPOCH|FENCED[A-Z_]*)"\}`, true),
+		// A write of a controller or coordinator that another one has taken the place of.
+		{
+			name: "zombie writes rejected", needed: true, log: regexp.MustCompile(`stepping down.*no longer leads`),
+			metric: regexp.MustCompile(`^leat_broker_produce_failures_total\{reason="SHARD_FENCED"\}`),
+		},
+		metric("writes to deposed leaders refused", `leat_broker_produce_failures_total\{reason="NOT_LEADER"\}`, true),
 		log("controllers deposed", `no longer the controller`, false),
 		log("fencings", `msg="broker fenced"`, true),
 		log("shard take-overs", `the shard is loaded`, true),
