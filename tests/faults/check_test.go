@@ -43,19 +43,19 @@ func TestChecker(t *testing.T) {
 	h.check(log)
 	expect(t, h, "")
 	for want, change := range map[string]func(h *records, log [][]recordID){
-		"acknowledged d-2 ":                func(_ *records, log [][]recordID) { log[0] = log[0][:1] },
-		"offset 0 showed d-1":              func(_ *records, log [][]recordID) { log[0][0] = idOf(0, 4) },
-		"is there 2 times":                 func(_ *records, log [][]recordID) { log[0] = append(log[0], idOf(0, 2)) },
-		"g-1 leat":                         func(_ *records, log [][]recordID) { log[1] = append(log[1], idOf(1, 1)) },
-		"comes after number 4":             func(_ *records, log [][]recordID) { log[0] = []recordID{idOf(0, 4), idOf(0, 1), idOf(0, 2)} },
-		"failed, not done, and is in":      func(_ *records, log [][]recordID) { log[0] = append(log[0], idOf(0, 3)) },
-		"holds what nobody sent":           func(_ *records, log [][]recordID) { log[0] = append(log[0], idOf(0, 9)) },
-		"and, to another reader, d-2":      func(h *records, _ [][]recordID) { h.show("another reader", 0, 0, idOf(0, 2)) },
-		"has a second answer":              func(h *records, _ [][]recordID) { h.answered(0, 1, stored, 0, 0, "") },
-		"which it did not send":            func(h *records, _ [][]recordID) { h.answered(0, 77, stored, 0, 5, "") },
-		"offset 5 showed d-4 leat":         func(h *records, _ [][]recordID) { h.show("a reader", 0, 5, idOf(0, 4)) },
-		"named partition 7 offset 0":       func(h *records, _ [][]recordID) { h.show("a reader", 7, 0, idOf(0, 4)) },
-		"showed d-2 leat leat leat leat l": func(_ *records, log [][]recordID) { log[0] = log[0][:1] },
+		"acknowledged d-2 ":             func(_ *records, log [][]recordID) { log[0] = log[0][:1] },
+		"offset 0 showed d-1":           func(_ *records, log [][]recordID) { log[0][0] = idOf(0, 4) },
+		"is there 2 times":              func(_ *records, log [][]recordID) { log[0] = append(log[0], idOf(0, 2)) },
+		"g-1 is there 2 times":          func(_ *records, log [][]recordID) { log[1] = append(log[1], idOf(1, 1)) },
+		"comes after number 4":          func(_ *records, log [][]recordID) { log[0] = []recordID{idOf(0, 4), idOf(0, 1), idOf(0, 2)} },
+		"failed, not done, and is in":   func(_ *records, log [][]recordID) { log[0] = append(log[0], idOf(0, 3)) },
+		"holds what nobody sent":        func(_ *records, log [][]recordID) { log[0] = append(log[0], idOf(0, 9)) },
+		"and, to another reader, d-2":   func(h *records, _ [][]recordID) { h.show("another reader", 0, 0, idOf(0, 2)) },
+		"has a second answer":           func(h *records, _ [][]recordID) { h.answered(0, 1, stored, 0, 0, "") },
+		"which it did not send":         func(h *records, _ [][]recordID) { h.answered(0, 77, stored, 0, 5, "") },
+		"offset 5 showed d-4 and holds": func(h *records, _ [][]recordID) { h.show("a reader", 0, 5, idOf(0, 4)) },
+		"named partition 7 offset 0":    func(h *records, _ [][]recordID) { h.show("a reader", 7, 0, idOf(0, 4)) },
+		"showed d-2 and holds nothing":  func(_ *records, log [][]recordID) { log[0] = log[0][:1] },
 	} {
 		h, log := scene()
 		change(h, log)

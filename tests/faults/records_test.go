@@ -249,7 +249,7 @@ func (h *records) nameLocked(id recordID) string {
 	if id == 0 || id.producer() >= len(h.producers) {
 		return "nothing"
 	}
-	return value(h.producers[id.producer()].name, id.number())
+	return fmt.Sprintf("%s-%d", h.producers[id.producer()].name, id.number())
 }
 
 // acked is how many records of a producer were acknowledged.
@@ -366,7 +366,7 @@ func (h *records) checkOrder(log [][]recordID) {
 	for i, p := range h.producers {
 		for number := 1; number < len(p.answers); number++ {
 			if p.answers[number].verdict == refused && times[i][number] > 0 {
-				h.problemLocked("%s failed, not done, and is in the log", value(p.name, number))
+				h.problemLocked("%s failed, not done, and is in the log", h.nameLocked(idOf(i, number)))
 			}
 		}
 	}
@@ -381,7 +381,7 @@ func (h *records) checkAnswers(log [][]recordID) {
 			}
 			at := log[a.partition]
 			if a.offset >= int64(len(at)) || at[a.offset] != idOf(i, number) {
-				h.problemLocked("acknowledged %s is not at partition %d offset %d, where it was said to be", value(p.name, number), a.partition, a.offset)
+				h.problemLocked("acknowledged %s is not at partition %d offset %d, where it was said to be", h.nameLocked(idOf(i, number)), a.partition, a.offset)
 			}
 		}
 	}
