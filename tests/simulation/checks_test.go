@@ -243,6 +243,13 @@ func (p *part) leads(r *replica) {
 	if p.gone {
 		return
 	}
+	p.appended = r.core.End()
+	if r.b.disk.rotten[r.id] && !p.lossy {
+		// Nobody has looked at the damage yet. What its log remembers of producers may be
+		// wrong, and nobody is told what it appends on top of.
+		p.lossy = true
+		p.w.count("a copy leads of which nobody knows that it is damaged")
+	}
 	if p.lossy {
 		p.forgetBeyond(r)
 		return

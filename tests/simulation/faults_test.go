@@ -67,13 +67,16 @@ func (w *world) powerBroker() {
 
 // powerMesh takes the power from all.
 func (w *world) powerMesh() {
-	for _, p := range w.order {
-		if p.topic.os && !p.gone {
-			return // nothing is promised then
-		}
-	}
 	if !w.chance(30) {
 		return
+	}
+	for _, p := range w.order {
+		if p.topic.os && !p.gone && !p.lossy {
+			if !w.conf.Unclean {
+				return // nothing is promised then
+			}
+			p.lossy = true
+		}
 	}
 	w.count("fault: power cut of the whole mesh")
 	w.say("the whole mesh loses power")

@@ -1,20 +1,691 @@
 package simulation
 
-import "github.com/leat-io/leat/libs/core/cluster"
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
 
-// groups are the coordinators and the members of groups.
-type groups struct{ w *world }
+	"github.com/leat-io/leat/libs/core/cluster"
+	"github.com/leat-io/leat/libs/core/group"
+	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/record"
+)
 
-func (g *groups) ring()                              {}
-func (g *groups) whole() bool                        { return true }
-func (g *groups) keeps(*lease) bool                  { return false }
-func (g *groups) process(int32) (bool, uint64, bool) { return false, 0, false }
+const groupName = "g"
 
-func (w *world) groupStep()  {}
-func (w *world) groupFault() {}
+// groups are the coordinators and the members of one group. The shard's records lie in
+// the log as numbers of a table: what is tried here is the log and its fencing, not
+// the encoding.
+type groups struct {
+	w       *world
+	topic   *topic // __consumer_offsets, of one partition
+	coords  []*coordinator
+	members []*groupMember
+	born    int
+	table   []group.KV
+	counter map[group.Part]int64 // next offset to be committed, rising for ever
+	acked   map[group.Part]int64 // highest that was acknowledged
+	pongs   int
+}
 
-func (w *world) resumeReassignment(id string) {
-	w.admin("resume reassignment", func(s *cluster.State, _ int) (cluster.Plan, error) {
-		return cluster.ControlReassignment(s, id, cluster.ResumeReassignment)
+// coordinator is one process that may own the shard.
+type coordinator struct {
+	g      *groups
+	id     int32
+	inc    uint64
+	up     bool
+	paused bool
+	lease  *lease
+	of     *etcd
+	rev    int64
+
+	state   *group.State
+	claimed int64 // shard epoch; 0: none
+	fence   partition.Fence
+	end     int64 // past the fencing record
+	load    bool  // wanted
+	nextReq uint64
+	replies map[uint64]func(group.Reply)
+	wake    time.Duration
+}
+
+// groupMember is a member and its stream to a coordinator.
+type groupMember struct {
+	g        *groups
+	id       string
+	dead     bool
+	on       *coordinator // that its stream leads to; nil: none
+	life     uint64
+	gen      int   // of its stream
+	stream   int64 // attach number of the stream; 0: not opened yet
+	attach   int64
+	epoch    int64
+	seq      int64
+	attached bool
+	held     map[group.Part]int64
+	until    time.Duration // it uses what it holds until then
+	opened   time.Duration // when it asked for the stream, of which it has no assignment yet; 0: it has
+	mustAck  bool
+	inbox    []func()
+	outbox   []func(c *coordinator)
+}
+
+func newGroups(w *world) *groups {
+	g := &groups{w: w, counter: map[group.Part]int64{}, acked: map[group.Part]int64{}}
+	g.topic = &topic{name: cluster.OffsetsTopic, rf: 3, internal: true}
+	w.addTopic(g.topic, 1)
+	for i := range 2 {
+		g.coords = append(g.coords, &coordinator{g: g, id: int32(i + 1)})
+	}
+	return g
+}
+
+func (g *groups) config() group.Config {
+	c := group.DefaultConfig()
+	c.SessionTimeout, c.MinSessionTimeout = 600*time.Millisecond, 50*time.Millisecond
+	c.RebalanceTimeout, c.JoinDelay, c.RetryDelay, c.OffsetsRetention = 900*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond, 0
+	return c
+}
+
+func (c *coordinator) node() node { return node{cluster.KindCoordinator, c.id} }
+func (c *coordinator) life() cluster.Process {
+	return cluster.Process{ID: c.id, Incarnation: c.inc}
+}
+func (c *coordinator) runs() bool { return c.up && !c.paused }
+
+func (g *groups) keeps(l *lease) bool {
+	c := g.coords[l.owner.id-1]
+	return c.runs() && c.inc == l.life && c.lease == l
+}
+
+func (g *groups) process(id int32) (bool, uint64, bool) {
+	c := g.coords[id-1]
+	return c.up, c.inc, c.paused
+}
+
+func (c *coordinator) start() {
+	w := c.g.w
+	w.lives++
+	*c = coordinator{g: c.g, id: c.id, inc: w.lives, up: true, state: group.New(c.g.config()), replies: map[uint64]func(group.Reply){}}
+	w.say("coordinator %d starts as #%d", c.id, c.inc)
+	var topics []group.Topic
+	for _, t := range w.topics {
+		if !t.internal {
+			topics = append(topics, group.Topic{ID: group.TopicID(t.id), Name: t.name, Partitions: int32(len(t.parts))})
+		}
+	}
+	c.step(group.Topics{View: group.NewTopicView(topics)})
+}
+
+func (c *coordinator) crash() {
+	c.up = false
+	c.g.w.count("fault: coordinator crash")
+	c.g.w.say("coordinator %d#%d crashes", c.id, c.inc)
+	c.g.hangUp(c)
+}
+
+// hangUp ends the streams of a coordinator's members.
+func (g *groups) hangUp(c *coordinator) {
+	for _, m := range g.members {
+		if m.on == c {
+			m.disconnect()
+		}
+	}
+}
+
+func (c *coordinator) step(ev group.Event) {
+	w := c.g.w
+	effects := c.state.Step(group.Now{Mono: w.now, WallMs: w.clock().UnixMilli()}, ev)
+	if err := c.state.Check(); err != nil {
+		w.fail("GROUP", "coordinator %d#%d after %T: %v", c.id, c.inc, ev, err)
+		return
+	}
+	for _, e := range effects {
+		c.carry(e)
+	}
+}
+
+func (c *coordinator) carry(e group.Effect) {
+	w := c.g.w
+	switch e := e.(type) {
+	case group.Fence:
+		c.fence, c.load = partition.Fence{ShardEpoch: e.Epoch, Attempt: e.Attempt}, false
+		w.count("shard fenced")
+		data, err := record.BuildFence(record.Fence{ShardEpoch: e.Epoch, Attempt: int64(e.Attempt)}, w.clock().UnixMilli())
+		if err != nil {
+			panic(err)
+		}
+		c.append(data, func(res result) {
+			c.end = res.base + 1
+			c.step(group.FenceResult{OK: res.outcome == partition.OK})
+		})
+	case group.Load:
+		c.load = true
+	case group.Append:
+		c.appendAll(e.Op, e.KVs)
+	case group.Barrier:
+		c.appendAll(e.Op, []group.KV{{Key: group.Key{Kind: group.KindBarrier}}})
+	case group.Reply:
+		if done := c.replies[e.Req]; done != nil {
+			delete(c.replies, e.Req)
+			done(e)
+		}
+	case group.Send:
+		for _, m := range c.g.members {
+			if m.id == e.Member && m.on == c && m.life == c.inc && m.stream == e.Attach {
+				m.inbox = append(m.inbox, func() { m.receive(e.Message) })
+			}
+		}
+	case group.WakeAt:
+		c.wake = e.Mono
+	case group.Abandon:
+		w.count("shard abandoned")
+		c.g.hangUp(c)
+	}
+}
+
+// appendAll appends records as one batch.
+func (c *coordinator) appendAll(op group.Op, kvs []group.KV) {
+	w := c.g.w
+	b, err := record.NewBuilder(record.DefaultBuilderOptions())
+	if err != nil {
+		panic(err)
+	}
+	for _, kv := range kvs {
+		c.g.table = append(c.g.table, kv)
+		value := binary.BigEndian.AppendUint64(nil, uint64(len(c.g.table)-1))
+		if _, err := b.Append(&record.Record{Timestamp: w.clock().UnixMilli(), Key: value, Value: value}); err != nil {
+			panic(err)
+		}
+	}
+	data, err := b.Build()
+	if err != nil {
+		panic(err)
+	}
+	c.append(data, func(res result) {
+		switch {
+		case res.outcome == partition.OK:
+			c.step(group.Committed{Op: op})
+		case res.outcome == partition.Rejected && res.reason != partition.ReasonShardFenced && res.err == nil:
+			c.step(group.Failed{Op: op, Kind: group.NotDone})
+		default:
+			w.count("shard append unknown or fenced")
+			c.step(group.Failed{Op: op, Kind: group.Unknown})
+		}
 	})
+}
+
+// append produces a batch under the fence, with acks=all. What comes of it counts only
+// in the attempt that made it.
+func (c *coordinator) append(data []byte, done func(result)) {
+	w := c.g.w
+	p := c.g.topic.parts[0]
+	h, err := record.ParseHeader(data)
+	if err != nil {
+		panic(err)
+	}
+	fence, life := c.fence, c.inc
+	ended := false
+	end := func(res result) {
+		if ended {
+			return
+		}
+		ended = true
+		if c.up && c.inc == life && c.fence == fence && c.claimed == fence.ShardEpoch {
+			done(res)
+		}
+	}
+	unknown := result{outcome: partition.Unknown, reason: partition.ReasonDeadline, base: -1}
+	w.calls = append(w.calls, &call{deadline: w.now + produceLimit + callTimeout, lost: func() { end(unknown) }})
+	b := w.broker(p.record.Leader.ID)
+	if b == nil || w.faults && w.chance(5) {
+		b = w.anyBroker()
+	}
+	w.send(&packet{from: c.node(), to: b.node(), what: "shard append", run: func() {
+		answer := func(res result) {
+			w.send(&packet{from: b.node(), to: c.node(), life: life, what: "answer to a shard append", run: func() { end(res) }})
+		}
+		r := b.get(p.id)
+		if r == nil || r.core == nil || r.gone || b.regressed {
+			answer(result{outcome: partition.Rejected, reason: partition.ReasonNotLeader, base: -1})
+			return
+		}
+		r.produce(&batch{data: data, header: h, acks: partition.AcksAll, fence: &fence, done: answer}, -1)
+	}})
+}
+
+// read loads the shard, if its log can be read up to the fencing record now.
+func (c *coordinator) read() {
+	w := c.g.w
+	p := c.g.topic.parts[0]
+	b := w.broker(p.record.Leader.ID)
+	if b == nil || !b.runs() || !w.reaches(c.node(), b.node()) {
+		return
+	}
+	r := b.get(p.id)
+	if r == nil || r.core == nil || r.gone || !r.core.Leads() || r.core.HighWatermark() < c.end {
+		return
+	}
+	var kvs []group.KV
+	for at := r.core.Start(); at < c.end; {
+		data, next, err := r.read(at, c.end, 1<<16)
+		if err != nil || len(data) == 0 {
+			return
+		}
+		for len(data) > 0 {
+			one, rest, _ := record.NextBatch(data)
+			if h, _ := record.ParseHeader(one); !h.Attributes.Control() {
+				records, _ := record.Decode(one, 1<<20)
+				for i := range records {
+					kvs = append(kvs, c.g.table[valueOf(&records[i])])
+				}
+			}
+			data = rest
+		}
+		at = next
+	}
+	c.load = false
+	w.count("shard loaded")
+	w.say("coordinator %d#%d loads %d records under %+v", c.id, c.inc, len(kvs), c.fence)
+	for _, kv := range kvs {
+		if kv.Key.Kind != group.KindBarrier {
+			c.step(group.Replayed{KV: kv})
+		}
+	}
+	c.step(group.Loaded{})
+}
+
+// follow registers, takes in metadata, and claims or gives up the shard.
+func (c *coordinator) follow() {
+	w := c.g.w
+	if !c.runs() {
+		return
+	}
+	if (c.lease == nil || c.lease.gone) && !w.etcd.down && w.reaches(c.node(), etcdNode()) {
+		rec := cluster.Registration{Kind: cluster.KindCoordinator, Process: c.life(), Address: "h"}
+		if _, ok := w.etcd.get(rec.Key()); !ok {
+			l := w.etcd.grant(c.node(), c.inc)
+			if _, err := w.etcd.commit(&txn{why: "register", from: c.node(), lease: l.id, writes: []cluster.Write{{Key: rec.Key(), Record: rec}}}); err != nil {
+				w.etcd.revoke(l)
+				l = nil
+			}
+			c.lease = l
+		}
+	}
+	x := w.ctls[w.n(len(w.ctls))]
+	if !x.runs() || x.state == nil || c.of != nil && x.of != c.of || x.rev <= c.rev {
+		return
+	}
+	c.of, c.rev = x.of, x.rev
+	rec, ok := c.of.partitionAt(c.g.topic.parts[0].id, c.rev)
+	switch {
+	case ok && rec.ShardOwner == c.life() && rec.ShardEpoch > c.claimed:
+		c.claimed = rec.ShardEpoch
+		w.count("shard taken over")
+		w.say("coordinator %d#%d claims the shard in epoch %d", c.id, c.inc, c.claimed)
+		c.step(group.Claim{Epoch: rec.ShardEpoch})
+	case c.claimed != 0 && (!ok || rec.ShardOwner != c.life()):
+		c.claimed = 0
+		c.step(group.Deposed{})
+	}
+}
+
+// ask puts a member's request to the coordinator, whose answer comes back on the
+// member's stream.
+func (c *coordinator) ask(m *groupMember, make func(req uint64) group.Event, done func(group.Reply)) {
+	c.nextReq++
+	c.replies[c.nextReq] = done
+	c.step(make(c.nextReq))
+}
+
+func (g *groups) ring() {
+	for _, c := range g.coords {
+		if c.runs() && c.wake > 0 && c.wake <= g.w.now {
+			c.wake = 0
+			c.step(group.Tick{})
+		}
+	}
+}
+
+// whole reports whether the group works: somebody serves, and all partitions have one
+// owner who goes on.
+func (g *groups) whole() bool {
+	held := map[group.Part]int{}
+	for _, m := range g.members {
+		if m.dead {
+			continue
+		}
+		if !m.attached || m.until <= g.w.now {
+			return false
+		}
+		for p := range m.held {
+			held[p]++
+		}
+	}
+	for _, t := range g.w.topics {
+		for _, p := range t.parts {
+			part := group.Part{Topic: group.TopicID(t.id), Partition: p.id.Number}
+			if !t.internal && (held[part] != 1 || g.acked[part] == 0) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (m *groupMember) disconnect() {
+	m.on, m.attached, m.mustAck, m.stream = nil, false, false, 0
+	m.gen++
+	m.inbox, m.outbox = nil, nil
+}
+
+// end stops a member for good.
+func (m *groupMember) end() {
+	m.disconnect()
+	m.dead = true
+	clear(m.held)
+}
+
+func (m *groupMember) owned() []group.Owned {
+	var all []group.Owned
+	for p, epoch := range m.held {
+		all = append(all, group.Owned{Part: p, Epoch: epoch})
+	}
+	slices.SortFunc(all, func(a, b group.Owned) int {
+		if a.Topic != b.Topic {
+			return slices.Compare(a.Topic[:], b.Topic[:])
+		}
+		return int(a.Partition - b.Partition)
+	})
+	return all
+}
+
+// open opens a member's stream, for the first time or again.
+func (m *groupMember) open() {
+	c := m.g.coords[m.g.w.n(len(m.g.coords))]
+	if !c.runs() || c.claimed == 0 {
+		return
+	}
+	m.disconnect()
+	m.on, m.life = c, c.inc
+	gen := m.gen
+	began := m.g.w.now
+	var names []string
+	for _, t := range m.g.w.topics {
+		if !t.internal {
+			names = append(names, t.name)
+		}
+	}
+	m.outbox = append(m.outbox, func(c *coordinator) {
+		c.ask(m, func(req uint64) group.Event {
+			return group.Open{Req: req, Group: groupName, Member: m.id, Topics: names, Attach: m.attach, Owned: m.owned()}
+		}, func(r group.Reply) {
+			opened, ok := r.Result.(group.Opened)
+			if m.gen != gen {
+				if ok { // nobody listens any more
+					c.step(group.Gone{Group: groupName, Member: m.id, Attach: opened.Attach})
+				}
+				return
+			}
+			if ok {
+				m.attach, m.stream = opened.Attach, opened.Attach // what is sent from here on is for this stream
+			}
+			m.inbox = append(m.inbox, func() {
+				if !ok {
+					m.refused(r.Err)
+					return
+				}
+				m.epoch, m.seq, m.attached, m.opened = max(m.epoch, opened.MemberEpoch), 0, true, began
+				m.g.w.count("member joined or resumed")
+				m.g.w.say("%s opened: attach %d, held %d", m.id, m.attach, len(m.held))
+			})
+		})
+	})
+}
+
+func (m *groupMember) refused(err *group.Error) {
+	switch err.Reason {
+	case group.ReasonLoading, group.ReasonShardLost, group.ReasonOverloaded:
+		m.disconnect()
+	default:
+		m.g.w.count("member fenced")
+		m.g.w.say("%s is fenced: %s", m.id, err.Message)
+		m.end()
+	}
+}
+
+// receive takes a message of the coordinator.
+func (m *groupMember) receive(msg group.Message) {
+	w := m.g.w
+	switch e := msg.(type) {
+	case group.Fenced:
+		m.refused(e.Err)
+	case group.Assignment:
+		w.say("%s on coordinator %d#%d, attach %d: assignment %d of %d partitions (%s), held %d until %v", m.id, m.on.id, m.life, m.attach, e.Epoch, len(e.Partitions), e.Cause, len(m.held), m.until)
+		assigned := map[group.Part]int64{}
+		for _, a := range e.Partitions {
+			assigned[a.Part] = a.Epoch
+		}
+		for p, epoch := range m.held {
+			if assigned[p] != epoch {
+				delete(m.held, p)
+			}
+		}
+		for _, a := range e.Partitions {
+			if _, has := m.held[a.Part]; has {
+				continue
+			}
+			for _, other := range m.g.members {
+				if _, uses := other.held[a.Part]; uses && other != m && other.until > w.now {
+					w.fail("TWO-OWNERS", "%s gets %v, which %s uses until %v (now %v)", m.id, a.Part, other.id, other.until, w.now)
+				}
+			}
+			m.held[a.Part] = a.Epoch
+			w.count("partition assigned")
+		}
+		m.epoch, m.mustAck = max(m.epoch, e.Epoch), true
+		if m.opened > 0 {
+			m.until, m.opened = m.opened+m.g.config().SessionTimeout, 0
+		}
+	}
+}
+
+// act has a member do something that is due.
+func (m *groupMember) act() {
+	w := m.g.w
+	if !m.attached {
+		if m.on == nil || w.chance(2) {
+			m.open()
+		}
+		return
+	}
+	switch w.n(4) {
+	case 0:
+		if m.mustAck {
+			m.mustAck = false
+			ack := group.Ack{Group: groupName, Member: m.id, Attach: m.attach, Epoch: m.epoch, Owned: m.owned()}
+			w.say("%s acknowledges %d with %d partitions", m.id, ack.Epoch, len(ack.Owned))
+			m.outbox = append(m.outbox, func(c *coordinator) { c.step(ack) })
+		}
+	case 1:
+		m.commit()
+	case 2:
+		m.fetch()
+	default:
+		began := w.now
+		m.ask(func(req uint64) group.Event {
+			return group.Ping{Req: req, Group: groupName, Member: m.id, Attach: m.attach}
+		}, func(group.Reply) {
+			if m.opened == 0 {
+				m.until = began + m.g.config().SessionTimeout
+			}
+			w.count("ping confirmed")
+		})
+	}
+}
+
+// ask puts a request on the member's stream; done is for answers that are no refusal.
+func (m *groupMember) ask(make func(req uint64) group.Event, done func(group.Reply)) {
+	gen := m.gen
+	m.outbox = append(m.outbox, func(c *coordinator) {
+		c.ask(m, make, func(r group.Reply) {
+			if m.gen != gen {
+				return
+			}
+			m.inbox = append(m.inbox, func() {
+				if r.Err != nil {
+					m.refused(r.Err)
+					return
+				}
+				done(r)
+			})
+		})
+	})
+}
+
+// commit commits the next offset of a partition that the member uses.
+func (m *groupMember) commit() {
+	owned := m.owned()
+	if len(owned) == 0 || m.until <= m.g.w.now || m.mustAck {
+		return
+	}
+	o := owned[m.g.w.n(len(owned))]
+	m.g.counter[o.Part]++
+	m.seq++
+	next, seq, epoch := m.g.counter[o.Part], m.seq, m.epoch
+	m.ask(func(req uint64) group.Event {
+		return group.Commit{Req: req, Group: groupName, Member: m.id, Attach: m.attach, Epoch: epoch, Sequence: seq, Offsets: []group.OffsetCommit{
+			{Part: o.Part, NextOffset: next, AssignmentEpoch: o.Epoch},
+		}}
+	}, func(r group.Reply) {
+		if done, ok := r.Result.(group.CommitDone); ok && len(done.Refused) == 0 {
+			m.g.acked[o.Part] = max(m.g.acked[o.Part], next)
+			m.g.w.count("offset committed")
+		} else {
+			m.g.w.count("offset refused")
+		}
+	})
+}
+
+// fetch asks for the committed offsets: no older ones than were acknowledged before.
+func (m *groupMember) fetch() {
+	before := map[group.Part]int64{}
+	for p, v := range m.g.acked {
+		before[p] = v
+	}
+	m.ask(func(req uint64) group.Event { return group.FetchOffsets{Req: req, Group: groupName} }, func(r group.Reply) {
+		got := map[group.Part]int64{}
+		if offsets, ok := r.Result.(group.Offsets); ok {
+			for _, o := range offsets.Offsets {
+				got[o.Part] = o.NextOffset
+			}
+		}
+		m.g.w.count("offsets fetched")
+		for p, v := range before {
+			if got[p] < v {
+				m.g.w.fail("OFFSET-LOST", "offset %d of %v was acknowledged, and %s fetches %d", v, p, m.id, got[p])
+			}
+		}
+	})
+}
+
+// groupStep has something of the groups happen.
+func (w *world) groupStep() {
+	g := w.groups
+	if g == nil {
+		return
+	}
+	for range 2 {
+		c := g.coords[w.n(len(g.coords))]
+		switch {
+		case !c.up:
+			if !w.faults || w.chance(20) {
+				c.start()
+			}
+		case c.paused:
+			if !w.faults || w.chance(10) {
+				c.paused = false
+			}
+		default:
+			c.follow()
+			if c.load && w.failure == nil {
+				c.read()
+			}
+		}
+	}
+	alive := 0
+	for _, m := range g.members {
+		if !m.dead {
+			alive++
+		}
+	}
+	if alive < 2 || alive < 4 && w.faults && w.chance(3) {
+		g.born++
+		g.members = append(g.members, &groupMember{g: g, id: fmt.Sprintf("m%d", g.born), held: map[group.Part]int64{}})
+	}
+	for range 3 {
+		m := g.members[w.n(len(g.members))]
+		if w.failure == nil && !m.dead {
+			g.move(m)
+		}
+	}
+}
+
+// move moves something on a member's stream, or has it do something.
+func (g *groups) move(m *groupMember) {
+	c := m.on
+	if c != nil && (!c.up || c.inc != m.life) {
+		m.disconnect()
+		return
+	}
+	switch {
+	case len(m.inbox) > 0 && g.w.chance(60):
+		next := m.inbox[0]
+		m.inbox = m.inbox[1:]
+		next()
+	case c != nil && c.runs() && len(m.outbox) > 0:
+		next := m.outbox[0]
+		m.outbox = m.outbox[1:]
+		next(c)
+	case len(m.outbox) < 4:
+		m.act()
+	}
+}
+
+// groupFault has something of the groups break.
+func (w *world) groupFault() {
+	g := w.groups
+	if g == nil {
+		return
+	}
+	c := g.coords[w.n(len(g.coords))]
+	switch w.n(4) {
+	case 0:
+		if c.up {
+			c.crash()
+		}
+	case 1:
+		if c.runs() {
+			c.paused = true
+			w.count("fault: coordinator paused")
+		}
+	case 2:
+		if len(g.members) > 0 {
+			w.count("fault: member crash")
+			g.members[w.n(len(g.members))].end()
+		}
+	default:
+		if len(g.members) == 0 {
+			return
+		}
+		m := g.members[w.n(len(g.members))]
+		if !m.dead && m.on != nil && m.on.runs() && m.attached {
+			w.count("member stream broken")
+			gone := group.Gone{Group: groupName, Member: m.id, Attach: m.attach}
+			c := m.on
+			m.disconnect()
+			c.step(gone)
+		}
+	}
 }

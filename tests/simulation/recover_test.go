@@ -39,6 +39,11 @@ func (w *world) recover(all []action) {
 			c.start()
 		}
 	}
+	if w.groups != nil {
+		for _, c := range w.groups.coords {
+			c.paused = false
+		}
+	}
 	for _, b := range w.bs[1:] {
 		b.paused, b.diskHung, b.failing = false, false, false
 		b.disk.fs.Clear()
@@ -224,4 +229,10 @@ func (w *world) restoreEtcd(all []action) {
 		}
 	}
 	w.fail("REGRESSION", "etcd was restored as it was at revision %d, and not every broker has noticed: %s", back, w.describe(map[*part]int{}))
+}
+
+func (w *world) resumeReassignment(id string) {
+	w.admin("resume reassignment", func(s *cluster.State, _ int) (cluster.Plan, error) {
+		return cluster.ControlReassignment(s, id, cluster.ResumeReassignment)
+	})
 }

@@ -17,6 +17,7 @@ var (
 	simDuration = flag.Duration("sim.duration", 0, "run seeds for so long")
 	simStory    = flag.Int("sim.story", 150, "how many of the last lines of a story to show; 0: all")
 	simWorkers  = flag.Int("sim.workers", 2, "how many walks run at a time")
+	simFailures = flag.Int("sim.failures", 5, "stop after so many walks that failed")
 	simShrink   = flag.Bool("sim.shrink", true, "shrink the first walk that fails")
 )
 
@@ -61,9 +62,6 @@ type results struct {
 	failed []failed
 }
 
-// maxFailed bounds how many failing walks are looked for.
-const maxFailed = 5
-
 // runMany runs walks side by side, each in one goroutine.
 func runMany(first uint64, seeds int, duration time.Duration) *results {
 	began := time.Now()
@@ -74,7 +72,7 @@ func runMany(first uint64, seeds int, duration time.Duration) *results {
 	take := func() (uint64, bool) {
 		mu.Lock()
 		defer mu.Unlock()
-		if len(r.failed) >= maxFailed || seeds > 0 && next >= first+uint64(seeds) || duration > 0 && time.Since(began) > duration {
+		if len(r.failed) >= *simFailures || seeds > 0 && next >= first+uint64(seeds) || duration > 0 && time.Since(began) > duration {
 			return 0, false
 		}
 		next++

@@ -307,6 +307,7 @@ func (w *world) setUp() {
 			c.campaign()
 			c.act()
 		}
+		w.groupStep()
 		for _, b := range w.bs[1:] {
 			b.register()
 			b.listen()
@@ -368,6 +369,9 @@ func (w *world) topicsFor() {
 		t.unclean = w.conf.Unclean && w.chance(60)
 		w.addTopic(t, 1+w.n(2))
 	}
+	if w.conf.Groups {
+		w.groups = newGroups(w)
+	}
 }
 
 // addTopic draws a topic's id and takes its partitions on the books.
@@ -402,6 +406,10 @@ func (w *world) addTopic(t *topic, partitions int) {
 func (w *world) createTopics() {
 	for _, t := range w.topics {
 		if t.internal {
+			w.admin("ensure internal topic", func(s *cluster.State, _ int) (cluster.Plan, error) {
+				plan, _, err := cluster.EnsureInternalTopic(s, cluster.Limits{OffsetsPartitions: 1}, t.name, t.id, 0)
+				return plan, err
+			})
 			continue
 		}
 		configs := map[string]string{}
