@@ -512,7 +512,13 @@ func (w *world) elect() {
 	if t == nil {
 		return
 	}
-	names := []cluster.PartitionName{{Topic: t.name, Partition: t.parts[w.n(len(t.parts))].id.Number}}
+	p := t.parts[w.n(len(t.parts))]
+	for _, q := range w.order {
+		if w.conf.Unclean && !q.gone && !q.topic.internal && q.record.Leader.IsZero() && w.chance(50) {
+			t, p = q.topic, q // where an unclean election changes something
+		}
+	}
+	names := []cluster.PartitionName{{Topic: t.name, Partition: p.id.Number}}
 	kind, name := cluster.ElectPreferred, "elect preferred"
 	if w.conf.Unclean && w.chance(50) {
 		kind, name = cluster.ElectUnclean, "elect unclean"

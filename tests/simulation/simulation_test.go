@@ -21,8 +21,12 @@ var (
 	simShrink   = flag.Bool("sim.shrink", true, "shrink the first walk that fails")
 )
 
-// fixedSeeds is how many seeds every run of the tests takes.
-const fixedSeeds = 200
+// fixedSeeds is how many seeds every run of the tests takes, and fixedLimit how long at
+// most.
+const (
+	fixedSeeds = 300
+	fixedLimit = 20 * time.Second
+)
 
 // TestSimulation runs walks and looks for anything that must not be.
 func TestSimulation(t *testing.T) {
@@ -31,7 +35,7 @@ func TestSimulation(t *testing.T) {
 		replay(t, *simSeed)
 		return
 	case *simSeeds == 0 && *simDuration == 0:
-		*simSeeds = fixedSeeds
+		*simSeeds, *simDuration = fixedSeeds, fixedLimit
 	}
 	r := runMany(max(*simSeed, 1), *simSeeds, *simDuration)
 	r.print(t)
@@ -47,6 +51,24 @@ func TestSimulation(t *testing.T) {
 		verdict = fmt.Sprintf("%d failed, the first with -sim.seed=%d", len(r.failed), r.failed[0].seed)
 	}
 	fmt.Printf("%d seeds in %v (%.0f a minute), %d events: %s\n", r.ran, r.took.Round(time.Millisecond), float64(r.ran)/r.took.Minutes(), r.counts["events"], verdict)
+}
+
+// TestReplaysExactly runs walks twice: not a word of their stories may differ.
+func TestReplaysExactly(t *testing.T) {
+	for seed := uint64(1); seed <= 8; seed++ {
+		a, b := run(seed, nil, map[string]int{}, true), run(seed, nil, map[string]int{}, true)
+		if len(a.story) < 100 {
+			t.Errorf("seed %d: a story of %d lines", seed, len(a.story))
+		}
+		for i := range min(len(a.story), len(b.story)) {
+			if a.story[i] != b.story[i] {
+				t.Fatalf("seed %d, line %d:\n%s\n%s", seed, i, a.story[i], b.story[i])
+			}
+		}
+		if len(a.story) != len(b.story) {
+			t.Errorf("seed %d: %d lines and %d", seed, len(a.story), len(b.story))
+		}
+	}
 }
 
 type failed struct {
@@ -106,7 +128,7 @@ func runMany(first uint64, seeds int, duration time.Duration) *results {
 }
 
 // manySeeds is from how many walks on each of mustHappen must have happened.
-const manySeeds = 2000
+const manySeeds = 5000
 
 // mustHappen are the faults and transitions that a run of many walks comes by. One
 // that does not proves nothing about them.
@@ -126,6 +148,8 @@ func mustHappen() []string {
 		"message lost", "message repeated", "stream message lost", "stream message repeated", "stream message reordered", "etcd transaction without an answer",
 		"admin: alter min.insync.replicas", "admin: reassign", "admin: cancel reassignment", "admin: elect preferred", "admin: elect unclean", "admin: false fencing",
 		"walk ended whole",
+		"shard taken over", "shard fenced", "shard loaded", "shard abandoned", "shard append unknown or fenced", "member joined or resumed", "member fenced",
+		"partition assigned", "offset committed", "offsets fetched", "ping confirmed", "fault: coordinator crash", "fault: coordinator paused", "fault: member crash",
 	}
 }
 

@@ -274,7 +274,7 @@ func newWorld(seed uint64, counts map[string]int, tracing bool) *world {
 		now: maxPass, down: map[[2]node]bool{}, parts: map[cluster.PartitionID]*part{}, bs: []*broker{nil},
 	}
 	w.conf = walkConfig{
-		Brokers: 3 + w.n(3), Controllers: 2 + w.n(2), Ordered: w.chance(70), Unclean: w.chance(12), OS: w.chance(25), Restore: w.chance(6), Groups: w.chance(40),
+		Brokers: 3 + w.n(3), Controllers: 2 + w.n(2), Ordered: w.chance(70), Unclean: w.chance(16), OS: w.chance(25), Restore: w.chance(6), Groups: w.chance(40),
 	}
 	w.etcd = newEtcd(w)
 	for i := range w.conf.Controllers {
@@ -449,7 +449,8 @@ func run(seed uint64, steps []int, counts map[string]int, tracing bool) *world {
 		w.sum += w.weights[i]
 	}
 	w.steps = 2000 + w.n(600)
-	if steps == nil {
+	whole := steps == nil
+	if whole {
 		steps = allSteps(w.steps)
 	}
 	for _, i := range steps {
@@ -457,6 +458,10 @@ func run(seed uint64, steps []int, counts map[string]int, tracing bool) *world {
 			return w
 		}
 		w.take(all, i)
+	}
+	for whole && w.failure == nil && w.hit < minFaults && w.steps < maxSteps {
+		w.take(all, w.steps)
+		w.steps++
 	}
 	if w.failure == nil && w.conf.Restore {
 		w.restoreEtcd(all)
@@ -467,6 +472,12 @@ func run(seed uint64, steps []int, counts map[string]int, tracing bool) *world {
 	}
 	return w
 }
+
+// A walk goes on until it has had as many faults, up to a bound.
+const (
+	minFaults = 10
+	maxSteps  = 6000
+)
 
 func allSteps(n int) []int {
 	steps := make([]int, n)

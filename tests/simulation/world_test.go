@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/leat-io/leat/libs/core/cluster"
@@ -51,6 +52,7 @@ type world struct {
 	sum     int
 	step    int
 	steps   int // with faults, in this walk
+	hit     int // faults so far
 	counts  map[string]int
 	failure *failure
 	tracing bool
@@ -105,7 +107,14 @@ func (w *world) n(k int) int {
 }
 
 func (w *world) chance(pct int) bool { return w.n(100) < pct }
-func (w *world) count(what string)   { w.counts[what]++ }
+
+// count counts an occurrence; faults are counted for the walk too.
+func (w *world) count(what string) {
+	w.counts[what]++
+	if strings.HasPrefix(what, "fault: ") {
+		w.hit++
+	}
+}
 
 // say adds a line to the story.
 func (w *world) say(format string, args ...any) {
