@@ -96,6 +96,7 @@ type batch struct {
 	unknownAt int32          // highest leader epoch at which an attempt may have stored it; -1: none
 	call      *produceCall   // of the last attempt
 	giveUpAt  time.Time      // when its answer is no longer waited for; zero: until the stream ends
+	doubtAt   time.Time      // when the leader it was sent to comes into doubt; zero: never
 	over      chan struct{}
 	parent    *batch // it is a part of
 	parts     int    // that are not over
@@ -276,6 +277,9 @@ func (a *accumulator) due(now time.Time) time.Time {
 	for _, b := range a.inflight {
 		if !b.giveUpAt.IsZero() {
 			sooner(b.giveUpAt)
+		}
+		if !b.doubtAt.IsZero() {
+			sooner(b.doubtAt)
 		}
 	}
 	if a.open != nil {

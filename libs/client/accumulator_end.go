@@ -137,6 +137,22 @@ func (a *accumulator) movedTo(l Leader, now time.Time) {
 	}
 }
 
+// unansweredDoubt is how long an answer may take before it is asked elsewhere who
+// leads: a broker that has been cut off may believe for long that it does.
+const unansweredDoubt = 2 * time.Second
+
+// doubts returns the address of a broker that has left a batch unanswered for long,
+// once for each such time; empty: there is none.
+func (a *accumulator) doubts(now time.Time) (addr string) {
+	for _, b := range a.inflight {
+		if !b.doubtAt.IsZero() && !now.Before(b.doubtAt) {
+			b.doubtAt = now.Add(unansweredDoubt)
+			addr = b.sentTo.Addr
+		}
+	}
+	return addr
+}
+
 // desert gives up on answers of brokers that no longer lead. Whether the batches
 // were stored is unknown.
 func (a *accumulator) desert(now time.Time) {

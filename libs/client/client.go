@@ -100,6 +100,15 @@ func (c *Client) refreshElsewhere() {
 	c.refreshSoon()
 }
 
+// refreshDoubting asks for fresh metadata, somebody else before an address that may
+// have been cut off. Where news comes by itself there is nothing to ask.
+func (c *Client) refreshDoubting(addr string) {
+	if c.polls != nil {
+		c.polls.doubt(addr)
+		c.refreshSoon()
+	}
+}
+
 func (c *Client) refreshLoop() {
 	for {
 		select {

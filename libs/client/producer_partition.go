@@ -100,6 +100,9 @@ func (pp *producerPartition) step() {
 	pp.withdrawLate(now)
 	pp.acc.expire(now)
 	pp.acc.desert(now)
+	if addr := pp.acc.doubts(now); addr != "" {
+		pp.p.client.refreshDoubting(addr)
+	}
 	pp.pump(now)
 	pp.unlockAndTell()
 }
@@ -201,7 +204,10 @@ func (pp *producerPartition) send(b *batch, leader Leader, now time.Time) {
 		pp.p.retries.Add(1)
 	}
 	pp.startSpan(b)
-	b.sentTo, b.giveUpAt = leader, time.Time{}
+	b.sentTo, b.giveUpAt, b.doubtAt = leader, time.Time{}, time.Time{}
+	if pp.p.cfg.Acks != typev1.Acks_ACKS_NONE {
+		b.doubtAt = now.Add(unansweredDoubt)
+	}
 	pp.seenEpoch = max(pp.seenEpoch, leader.Epoch)
 	attempt := b.attempts
 	timeout := max(min(pp.p.cfg.AckTimeout, b.deadline.Sub(now)), time.Millisecond)

@@ -328,6 +328,31 @@ func TestSilentOldLeaderIsGivenUp(t *testing.T) {
 	})
 }
 
+// A leader that was cut off, and answers nothing, is doubted: a client that nobody
+// tells of its successor asks others.
+func TestSilentLeaderIsDoubted(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newFakeMesh(t, 2)
+		topic := m.topic("t", 1, 1<<20)
+		m.onBatch = func(b *fakeBroker, _ *brokerv1.ProduceBatch, _ record.Header) fault { return fault{silent: b.id == 1} }
+		p := newTestProducer(t, m.client(Config{MetadataMaxAge: time.Hour}), ProducerConfig{Idempotence: IdempotenceOff})
+		got := make(chan Result, 1)
+		if err := p.Send(soon(t), Record{Topic: "t", Value: []byte("v")}, func(r Result) { got <- r }); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Second)
+		m.update(func() { topic.parts[0].leader, topic.parts[0].epoch = 2, 2 })
+		start := time.Now()
+		r := <-got
+		if r.Err != nil || r.LeaderEpoch != 2 {
+			t.Errorf("%+v", r)
+		}
+		if d := time.Since(start); d > 2*unansweredDoubt {
+			t.Errorf("it took %v", d)
+		}
+	})
+}
+
 // case 22: the first batch of a fresh partition is refused while later ones press
 // on. None of them is stored before it, and none is lost.
 func TestRefusedFirstBatchIsNotOvertaken(t *testing.T) {
