@@ -84,7 +84,7 @@ func newGroups(w *world) *groups {
 func (g *groups) config() group.Config {
 	c := group.DefaultConfig()
 	c.SessionTimeout, c.MinSessionTimeout = 600*time.Millisecond, 50*time.Millisecond
-	c.RebalanceTimeout, c.JoinDelay, c.RetryDelay, c.OffsetsRetention = 900*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond, 0
+	c.RebalanceTimeout, c.JoinDelay, c.RetryDelay, c.OffsetsRetention = 30*time.Second, 10*time.Millisecond, 10*time.Millisecond, 0
 	return c
 }
 
