@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/tests/internal/proxy"
 	"github.com/leat-io/leat/tests/internal/rig"
 )
@@ -16,6 +17,7 @@ type fault struct {
 	single bool
 	// tagged: it needs binaries with failpoints.
 	tagged bool
+	place  string // of a failpoint, with a space before it
 	// begin does it; false: there was nobody to do it to.
 	begin func(*nemesis) (strike, bool)
 }
@@ -43,21 +45,23 @@ func catalogue() []fault {
 		}
 	}
 	all = append(all,
-		fault{"brokers without etcd", true, false, (*nemesis).withoutEtcd},
-		fault{"leader without control", true, false, (*nemesis).withoutControl},
-		fault{"leader without followers", true, false, (*nemesis).withoutFollowers},
-		fault{"controller without brokers", true, false, (*nemesis).controllerAlone},
+		fault{name: "brokers without etcd", single: true, begin: (*nemesis).withoutEtcd},
+		fault{name: "leader without control", single: true, begin: (*nemesis).withoutControl},
+		fault{name: "leader without followers", single: true, begin: (*nemesis).withoutFollowers},
+		fault{name: "controller without brokers", single: true, begin: (*nemesis).controllerAlone},
 		// A coordinator that the controllers reach keeps its shards, so that its groups wait.
-		fault{"coordinator without brokers", false, false, (*nemesis).coordinatorAlone},
-		fault{"two brokers apart", false, false, (*nemesis).apart},
-		fault{"rolling restart", false, false, (*nemesis).rolling},
-		fault{"orderly stop", true, false, (*nemesis).orderly},
-		fault{"two at once", false, false, (*nemesis).two},
-		fault{"all at once", false, false, (*nemesis).all},
-		fault{"down to the ELR", false, false, (*nemesis).toELR},
-		fault{"unclean election", false, false, (*nemesis).unclean},
-		fault{"group members", true, false, (*nemesis).churn},
-		fault{"clock skew", true, true, (*nemesis).skew},
+		fault{name: "coordinator without brokers", begin: (*nemesis).coordinatorAlone},
+		fault{name: "two brokers apart", begin: (*nemesis).apart},
+		fault{name: "rolling restart", begin: (*nemesis).rolling},
+		fault{name: "orderly stop", single: true, begin: (*nemesis).orderly},
+		fault{name: "two at once", begin: (*nemesis).two},
+		fault{name: "all at once", begin: (*nemesis).all},
+		fault{name: "down to the ELR", begin: (*nemesis).toELR},
+		fault{name: "down to the ELR", begin: (*nemesis).toELR}, // twice as often
+		fault{name: "unclean election", begin: (*nemesis).unclean},
+		fault{name: "unclean election", begin: (*nemesis).unclean},
+		fault{name: "group members", single: true, begin: (*nemesis).churn},
+		fault{name: "clock skew", single: true, tagged: true, begin: (*nemesis).skew},
 	)
 	for _, w := range weakPoints() {
 		for _, does := range w.does {
@@ -66,7 +70,7 @@ func catalogue() []fault {
 			// One process in trouble is a single fault, unless another had to be hit so that
 			// the code comes by.
 			all = append(all, fault{
-				name: "failpoint " + kind, single: w.trigger != "record" && w.place != "broker.disk.space" && kind != "pause", tagged: true,
+				name: "failpoint " + kind, single: (w.trigger == "" || w.trigger == "group") && w.place != failpoint.DiskSpace && kind != "pause", tagged: true, place: " " + w.place,
 				begin: func(n *nemesis) (strike, bool) { return n.weaken(w, does) },
 			})
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leat-io/leat/libs/failpoint"
+	"github.com/leat-io/leat/tests/internal/rig"
 )
 
 // weakPoint is what the nemesis does at one failpoint.
@@ -17,8 +18,9 @@ type weakPoint struct {
 	place string
 	role  string // who has it
 	does  []string
-	// trigger makes the code come by: "", "record" (a partition's record changes),
-	// "group" (a member comes) or "restart" (the process starts, armed).
+	// trigger makes the code come by: "", "record" (a partition's record changes), "lag" (a
+	// follower lags behind this leader), "group" (a member comes) or "restart" (the process
+	// dies with records that nobody else has, and starts armed).
 	trigger string
 	// disk: an error takes the disk offline for good, so that the broker is restarted.
 	disk bool
@@ -38,7 +40,7 @@ func weakPoints() []weakPoint {
 		{failpoint.Checkpoint, leaderRole, []string{"error(EIO)*1", "crash", "delay(700ms)"}, "", true},
 		{failpoint.DiskSpace, leaderRole, []string{"error(ENOSPC)"}, "", false},
 		{failpoint.FollowAppend, followerRole, []string{"crash+20", "delay(60ms)%30", "pause"}, "", false},
-		{failpoint.ISRPropose, leaderRole, []string{"error", "crash", "delay(1500ms)"}, "record", false},
+		{failpoint.ISRPropose, leaderRole, []string{"error", "crash", "delay(1500ms)"}, "lag", false},
 		{failpoint.RecordApply, followerRole, []string{"crash", "delay(1s)"}, "record", false},
 		{failpoint.Acknowledge, leaderRole, []string{"crash+20", "delay(30ms)%20"}, "", false},
 		{failpoint.TxnBefore, controllerRole, []string{"error*2", "crash", "delay(900ms)", "pause"}, "record", false},
@@ -98,7 +100,11 @@ func (n *nemesis) weaken(w weakPoint, does string) (strike, bool) {
 	s := strike{what: fmt.Sprintf("%s=%s in %s (%s)", w.place, does, name, w.role), hit: []string{name}, hold: 6 * time.Second}
 	before := n.fired(name, w.place)
 	if w.trigger == "restart" {
+		n.r.Net.Stall(name, n.r.Others(name, rig.Broker)...)
+		n.l.sleep(800 * time.Millisecond)
 		n.kill(name)
+		n.r.Net.Heal(name, n.r.Others(name, rig.Broker)...)
+		n.l.sleep(time.Second) // another one is elected
 		n.r.Launch(name)
 		before = 0
 	}
@@ -131,6 +137,15 @@ func (n *nemesis) armSoon(name, text string) bool {
 // undoes that.
 func (n *nemesis) trigger(w weakPoint, name string, s *strike) (undo func()) {
 	switch w.trigger {
+	case "lag":
+		for part := range n.l.parts {
+			if leader, followers := n.replicas(n.l.topic, part); leader == name && len(followers) > 0 {
+				n.r.Net.Stall(name, followers[0])
+				s.what += ", " + followers[0] + " lags"
+				s.hit, s.hold = append(s.hit, followers[0]), 9*time.Second
+				return func() { n.r.Net.Heal(name, followers[0]) }
+			}
+		}
 	case "record":
 		other := ""
 		for range 20 {

@@ -23,7 +23,7 @@ var (
 	full     = flag.Bool("full", false, "demand every fault, failpoint and transition, and a million acknowledged records")
 	small    = flag.Bool("small", false, "a mesh of 3 brokers, 2 controllers and one of everything else")
 	rate     = flag.Int("rate", 0, "records a second of each of the four producers; 0: 150, with -full 350")
-	only     = flag.String("faults", "", "a regular expression: choose only faults whose names match it")
+	only     = flag.String("faults", "", "a regular expression: choose only faults whose names match it; those of failpoints are failpoint KIND PLACE")
 	within   = flag.Duration("progress", 30*time.Second, "how soon everybody has to get on during and after faults")
 	report   = flag.String("report", "", "folder of the report; empty: a temporary one")
 )
@@ -124,7 +124,7 @@ func perSecond() int {
 
 func createTopics(r *rig.Rig) {
 	r.MustLeat("topic", "create", mainTopic, "--partitions", fmt.Sprint(partitions), "--replication-factor", "3",
-		"--config", "min.insync.replicas=2", "--config", "segment.bytes=1048576")
+		"--config", "min.insync.replicas=2", "--config", "segment.bytes=262144")
 	r.MustLeat("topic", "create", looseTopic, "--partitions", "1", "--replication-factor", "2",
 		"--config", "min.insync.replicas=1", "--config", "unclean.leader.election.enable=true")
 	r.WaitInSync(mainTopic, time.Minute)
@@ -185,7 +185,7 @@ func (n *nemesis) choices() []fault {
 	names := regexp.MustCompile(*only)
 	var all []fault
 	for _, f := range catalogue() {
-		if names.MatchString(f.name) && (n.tagged || !f.tagged) && (!*small || f.name != "two brokers apart") {
+		if names.MatchString(f.name+f.place) && (n.tagged || !f.tagged) && (!*small || f.name != "two brokers apart") {
 			all = append(all, f)
 		}
 	}
