@@ -87,7 +87,7 @@ func (n *nemesis) hit(how, name, role string) (strike, bool) {
 	case "kill":
 		n.kill(name)
 		s.undo = func() { r.Up(name) }
-	case "pause":
+	case "pause": // of the controller: case 35; of etcd's leader: case 39
 		r.Pause(name)
 		s.undo = func() { r.Resume(name) }
 	case "cut":
@@ -134,7 +134,8 @@ func (n *nemesis) sever(what, name string, others ...string) (strike, bool) {
 	}, true
 }
 
-// withoutEtcd: all brokers, which see each other, lose etcd, past their leases.
+// withoutEtcd: all brokers, which see each other, lose etcd, past their leases. To them
+// that is case 38.
 func (n *nemesis) withoutEtcd() (strike, bool) {
 	var undo []func()
 	s := strike{what: "brokers see each other and not etcd", hit: n.r.Names(rig.Broker), hold: 7 * time.Second}

@@ -38,7 +38,7 @@ func weakPoints() []weakPoint {
 		{failpoint.LogRoll, leaderRole, []string{"crash", "delay(200ms)", "error(EIO)*1"}, "", true},
 		{failpoint.LogTruncate, leaderRole, []string{"crash*1", "delay(500ms)"}, "restart", false},
 		{failpoint.Checkpoint, leaderRole, []string{"error(EIO)*1", "crash", "delay(700ms)"}, "", true},
-		{failpoint.DiskSpace, leaderRole, []string{"error(ENOSPC)"}, "", false},
+		{failpoint.DiskSpace, leaderRole, []string{"error(ENOSPC)"}, "", false}, // case 44
 		{failpoint.FollowAppend, followerRole, []string{"crash+20", "delay(60ms)%30", "pause"}, "", false},
 		{failpoint.ISRPropose, leaderRole, []string{"error", "crash", "delay(1500ms)"}, "lag", false},
 		{failpoint.RecordApply, followerRole, []string{"crash", "delay(1s)"}, "record", false},
