@@ -6,6 +6,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -126,5 +128,28 @@ func TestHandler(t *testing.T) {
 	}
 	if code := put("nowhere=error"); code != http.StatusBadRequest {
 		t.Errorf("a wrong PUT: %d", code)
+	}
+}
+
+// TestEnvironment starts this test anew, armed by the environment: with a crash, and
+// with nonsense.
+func TestEnvironment(t *testing.T) {
+	if os.Getenv("LEAT_FAILPOINTS") != "" {
+		err := Hit(LogFsync)
+		t.Fatalf("it goes on with %v", err)
+	}
+	again := func(text string) *os.ProcessState {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestEnvironment$")
+		cmd.Env = append(os.Environ(), "LEAT_FAILPOINTS="+text)
+		if err := cmd.Run(); err == nil {
+			t.Errorf("%q: it ended well", text)
+		}
+		return cmd.ProcessState
+	}
+	if status := again("commitlog.fsync=crash").Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGKILL {
+		t.Errorf("a crash: %v", status)
+	}
+	if state := again("commitlog.fsync=explode"); state.ExitCode() != 2 {
+		t.Errorf("nonsense: %v", state)
 	}
 }
