@@ -40,6 +40,7 @@ type load struct {
 	members *members
 	lost    error // why a producer ended before its time
 	mu      sync.Mutex
+	readTo  []int64 // by partition: one past what the readers' client was given
 }
 
 // source is one producer: its index in the history, and through which gateway it
@@ -55,7 +56,7 @@ const deliveryTimeout = 4 * time.Minute
 
 func startLoad(t *testing.T, r *rig.Rig, topic string, parts, rate int) *load {
 	t.Helper()
-	l := &load{t: t, r: r, topic: topic, parts: parts, rate: rate, h: newRecords(parts)}
+	l := &load{t: t, r: r, topic: topic, parts: parts, rate: rate, h: newRecords(parts), readTo: make([]int64, parts)}
 	l.group = newOwnership(l.h, parts)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.sending, l.halt = context.WithCancel(l.ctx)

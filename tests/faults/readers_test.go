@@ -76,6 +76,11 @@ func (l *load) took(who string, e *client.FetchEvent, next []int64) {
 		next[e.Partition] = r.Offset + 1
 		l.h.show(who, int(e.Partition), r.Offset, l.h.parse(string(r.Value)))
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if who != lastReader { // which has a client of its own
+		l.readTo[e.Partition] = max(l.readTo[e.Partition], next[e.Partition])
+	}
 }
 
 // watchEnds asks for the visible ends: none may go back, or lie below what the same
@@ -84,14 +89,18 @@ func (l *load) watchEnds() {
 	last := make([]int64, l.parts)
 	own := make([]int64, l.parts)
 	for l.sleep(100 * time.Millisecond) {
-		copy(own, last)
+		l.mu.Lock()
+		for n := range own {
+			own[n] = max(last[n], l.readTo[n])
+		}
+		l.mu.Unlock()
 		ctx, cancel := context.WithTimeout(l.ctx, 5*time.Second)
 		for _, res := range l.client.ListOffsets(ctx, l.latest(), typev1.IsolationLevel_ISOLATION_LEVEL_READ_UNCOMMITTED) {
 			if res.Err != nil {
 				continue // for how long, progress tells
 			}
 			if res.Offset < own[res.Partition] {
-				l.h.problem("the visible end of partition %d went back from %d to %d (leader epoch %d)", res.Partition, own[res.Partition], res.Offset, res.LeaderEpoch)
+				l.h.problem("the visible end of partition %d was %d to this client and is %d (leader epoch %d)", res.Partition, own[res.Partition], res.Offset, res.LeaderEpoch)
 			}
 			last[res.Partition] = max(last[res.Partition], res.Offset)
 		}
@@ -123,9 +132,11 @@ func (l *load) awaitReaders(log [][]recordID) string {
 	}
 }
 
+const lastReader = "the last reader"
+
 // readAll reads the whole log with a client that has seen nothing.
 func (l *load) readAll() ([][]recordID, error) {
-	c := l.newClient("the last reader")
+	c := l.newClient(lastReader)
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -157,7 +168,7 @@ func (l *load) readAll() ([][]recordID, error) {
 		if e.Kind == client.FetchError {
 			return nil, fmt.Errorf("partition %d: %w", e.Partition, e.Err)
 		}
-		l.took("the last reader", e, next)
+		l.took(lastReader, e, next)
 		for _, r := range e.Records {
 			log[e.Partition] = append(log[e.Partition], l.h.parse(string(r.Value)))
 		}
