@@ -476,17 +476,28 @@ func (m *groupMember) receive(msg group.Message) {
 			if _, has := m.held[a.Part]; has {
 				continue
 			}
-			for _, other := range m.g.members {
-				if _, uses := other.held[a.Part]; uses && other != m && other.until > w.now {
-					w.fail("TWO-OWNERS", "%s gets %v, which %s uses until %v (now %v)", m.id, a.Part, other.id, other.until, w.now)
-				}
-			}
 			m.held[a.Part] = a.Epoch
 			w.count("partition assigned")
 		}
 		m.epoch, m.mustAck = max(m.epoch, e.Epoch), true
 		if m.opened > 0 {
 			m.until, m.opened = m.opened+m.g.config().SessionTimeout, 0
+		}
+		m.checkUse()
+	}
+}
+
+// checkUse looks whether anybody else uses what a member begins, or goes on, to use.
+func (m *groupMember) checkUse() {
+	w := m.g.w
+	if m.until <= w.now {
+		return // its session may be over: it uses nothing until it knows
+	}
+	for _, o := range m.owned() {
+		for _, other := range m.g.members {
+			if _, uses := other.held[o.Part]; uses && other != m && other.until > w.now {
+				w.fail("TWO-OWNERS", "%s uses %v until %v, and %s until %v (now %v)", m.id, o.Part, m.until, other.id, other.until, w.now)
+			}
 		}
 	}
 }
@@ -520,6 +531,7 @@ func (m *groupMember) act() {
 			if m.opened == 0 {
 				m.until = began + m.g.config().SessionTimeout
 			}
+			m.checkUse()
 			w.count("ping confirmed")
 		})
 	}
