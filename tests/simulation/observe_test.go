@@ -1,7 +1,6 @@
 package simulation
 
 import (
-	"slices"
 	"time"
 
 	"github.com/leat-io/leat/libs/core/cluster"
@@ -212,8 +211,4 @@ func (w *world) leader() *controller {
 		return nil
 	}
 	return c
-}
-
-func without(set []int32, b int32) []int32 {
-	return slices.DeleteFunc(slices.Clone(set), func(x int32) bool { return x == b })
 }

@@ -4,13 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/leat-io/leat/libs/core/cluster"
 	"github.com/leat-io/leat/libs/core/partition"
 )
-
-type time64 = time.Duration
 
 // maxRecovery bounds the steps without faults.
 const maxRecovery = 40_000
