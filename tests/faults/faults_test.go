@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -94,7 +96,10 @@ func TestFaults(t *testing.T) {
 	n.tagged = n.arm("broker-1", "") == nil
 	n.awaitProgress("after the start", time.Minute, progressOf{acked: make([]int, len(l.sources)), stored: make([]int, partitions)}, nil)
 	n.watch.start()
-	n.run(d)
+	// An interrupted run ends with its checks, too.
+	until, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	n.run(until, d)
 	n.end()
 	cancel()
 }
@@ -155,16 +160,16 @@ func (n *nemesis) loose(ctx context.Context) {
 	}
 }
 
-// run strikes until the time is over, each fault once before any comes twice, with
+// run strikes until the time is over or the context ends, each fault once before any comes twice, with
 // quiet between them for a quarter of the time.
-func (n *nemesis) run(d time.Duration) {
+func (n *nemesis) run(ctx context.Context, d time.Duration) {
 	all := n.choices()
 	if len(all) == 0 {
 		n.t.Fatalf("-faults %q chooses nothing", *only)
 	}
 	var bag []fault
 	began := time.Now()
-	for time.Since(began) < d && n.l.ctx.Err() == nil {
+	for time.Since(began) < d && ctx.Err() == nil {
 		if len(n.l.h.found()) >= maxProblems {
 			return // more of the same
 		}
