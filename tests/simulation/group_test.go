@@ -351,6 +351,20 @@ func (g *groups) whole() bool {
 	return true
 }
 
+// describe tells where the group stands.
+func (g *groups) describe() string {
+	text := ""
+	for _, c := range g.coords {
+		text += fmt.Sprintf("coordinator %d#%d up=%v claimed=%d fence=%+v serving=%v quiet=%v load=%v end=%d wake=%v\n", c.id, c.inc, c.up, c.claimed, c.fence, c.state.Serving(), c.state.Quiet(), c.load, c.end, c.wake)
+	}
+	for _, m := range g.members {
+		if !m.dead {
+			text += fmt.Sprintf("member %s attached=%v stream=%d held=%d until=%v inbox=%d outbox=%d\n", m.id, m.attached, m.stream, len(m.held), m.until, len(m.inbox), len(m.outbox))
+		}
+	}
+	return text + fmt.Sprintf("committed %v\n", g.acked)
+}
+
 // groupStep has something of the groups happen.
 func (w *world) groupStep() {
 	g := w.groups

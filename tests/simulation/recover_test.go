@@ -89,7 +89,7 @@ func (w *world) operate() {
 
 // whole reports whether all is well.
 func (w *world) whole(goal map[*part]int) bool {
-	if len(w.etcdReassignments()) > 0 {
+	if len(w.etcdReassignments()) > 0 && !slices.ContainsFunc(w.order, (*part).beyondHelp) {
 		return false
 	}
 	for _, b := range w.bs[1:] {
@@ -103,7 +103,7 @@ func (w *world) whole(goal map[*part]int) bool {
 			continue
 		}
 		rec := p.record
-		if p.lossy && rec.Leader.ID != 0 && w.broker(rec.Leader.ID).disk.rotten[p.id] {
+		if p.beyondHelp() {
 			continue // a damaged copy was elected, and nobody has another
 		}
 		if rec.Leader.IsZero() || len(rec.ISR) != len(rec.Replicas) || len(rec.Barred) > 0 || len(p.truth) < goal[p] {
@@ -117,6 +117,13 @@ func (w *world) whole(goal map[*part]int) bool {
 		}
 	}
 	return w.groups == nil || w.groups.whole()
+}
+
+// beyondHelp reports whether a partition is led by a copy of which nobody knows that
+// it is damaged, because all others were lost.
+func (p *part) beyondHelp() bool {
+	b := p.w.broker(p.record.Leader.ID)
+	return p.lossy && b != nil && b.disk.rotten[p.id]
 }
 
 // describe tells why a mesh is not whole.
@@ -156,6 +163,9 @@ func (w *world) describe(goal map[*part]int) string {
 			}
 			fmt.Fprintln(&b)
 		}
+	}
+	if w.groups != nil {
+		b.WriteString(w.groups.describe())
 	}
 	for _, wr := range w.writers {
 		if len(wr.pending) > 0 {

@@ -344,6 +344,11 @@ func (r *replica) failed(op int64, err error) partition.Event {
 	if errors.Is(err, errPower) {
 		return nil // the host is down; nobody is told
 	}
+	var corrupt *commitlog.CorruptError
+	if errors.As(err, &corrupt) && r.b.disk.rotten[r.id] {
+		r.damaged() // a truncation met what had rotted
+		return nil
+	}
 	kind := partition.FailedBug
 	if errors.Is(err, commitlog.ErrFailed) || errors.Is(err, errDisk) {
 		kind = partition.FailedIO
