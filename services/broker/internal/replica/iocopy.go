@@ -218,6 +218,11 @@ func (r *Replica) truncate(e *partition.Truncate) {
 	}
 	r.appendSince.Store(0)
 	r.m.cfg.Store.MarksLowered(r.Key)
+	var corrupt *commitlog.CorruptError
+	if errors.As(err, &corrupt) {
+		// Nothing was cut. The leader has what this copy should have.
+		r.damaged(log, corrupt)
+	}
 	r.mu.Lock()
 	if err != nil {
 		r.failed(e.Op, err)
