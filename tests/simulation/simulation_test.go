@@ -135,7 +135,7 @@ const manySeeds = 5000
 func mustHappen() []string {
 	return []string{
 		"election: first", "election: from the ISR", "election: from the ELR", "election: unclean", "election: longest after power cuts under os",
-		"truncation", "truncation below the high watermark", "log begun anew", "log begun within a batch", "log start moved", "ISR shrunk", "ISR grown", "replica kept in the ELR",
+		"truncation", "log begun anew", "log begun within a batch", "log start moved", "ISR shrunk", "ISR grown", "replica kept in the ELR",
 		"replica barred", "bad copy replaced", "replica removed", "reassignment ended", "preferred leader moved", "unreachable leader replaced",
 		"broker fenced", "broker back without a vouch", "leave granted", "unknown transaction settled", "zombie write rejected", "etcd conflict",
 		"late transaction applied", "late transaction refused", "stale proposal", "duplicate answered", "METADATA_REGRESSED", "restored etcd noticed by all",
