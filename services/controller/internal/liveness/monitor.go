@@ -70,7 +70,9 @@ type sign struct {
 }
 
 // fresh tells whether the sign is young enough to count.
-func (s sign) fresh() bool { return time.Since(s.at) < freshness }
+func (s sign) fresh() bool { return s.age() < freshness }
+
+func (s sign) age() time.Duration { return time.Since(s.at) }
 
 // absence is since when, and at which revision, a broker's key is missing.
 type absence struct {

@@ -30,14 +30,17 @@ func (m *Monitor) Observe(state *cluster.State, revision int64) []reconcile.Comm
 	var commands []reconcile.Command
 	var silent []doubted
 	seen := map[cluster.Process]bool{}
-	unfenced := 0
+	unfenced, unheard := 0, 0
 	for _, b := range state.Brokers() {
 		life := b.Value.Process
 		seen[life] = true
+		t := target{cluster.KindBroker, life, b.Value.Address}
 		if !b.Value.Fenced {
 			unfenced++
+			if w := m.targets[t]; w == nil || w.sign.age() > freshness/2 {
+				unheard++
+			}
 		}
-		t := target{cluster.KindBroker, life, b.Value.Address}
 		reg := state.Registration(cluster.KindBroker, life.ID)
 		registered := reg != nil && reg.Value.Process == life
 		switch why := m.doubt(t, registered, revision); {
@@ -54,7 +57,7 @@ func (m *Monitor) Observe(state *cluster.State, revision int64) []reconcile.Comm
 			delete(m.missing, life)
 		}
 	}
-	commands = append(commands, m.silence(silent, unfenced)...)
+	commands = append(commands, m.silence(silent, unheard, unfenced)...)
 	commands = append(commands, m.unreachable(state)...)
 	// Fencing comes first: it is what clients wait for.
 	for t, w := range m.targets {
@@ -74,11 +77,12 @@ type doubted struct {
 	why  string
 }
 
-// silence decides about brokers that give no sign of life. If they are many, it may
-// be this controller that is cut off: it gives way if a standby reaches more, and
-// fences them only when it knows of none.
-func (m *Monitor) silence(silent []doubted, unfenced int) []reconcile.Command {
-	if len(silent) > 1 && 2*len(silent) >= unfenced {
+// silence decides about brokers that give no sign of life. If many were not heard of
+// late, also some whose keys are still there, it may be this controller that is cut
+// off: it gives way if a standby reaches more, and fences them only when it knows of
+// none.
+func (m *Monitor) silence(silent []doubted, unheard, unfenced int) []reconcile.Command {
+	if len(silent) > 0 && unheard > 1 && 2*unheard >= unfenced {
 		own := 0
 		for t, w := range m.targets {
 			if t.kind == cluster.KindBroker && !w.verdict.Dead() && w.sign.fresh() {
