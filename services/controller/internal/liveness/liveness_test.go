@@ -106,6 +106,9 @@ func TestWhenAKeyIsGone(t *testing.T) {
 				t.Errorf("%s, at once: %v", name, got)
 			}
 			time.Sleep(absenceLimit)
+			for id := int32(2); id <= 3; id++ {
+				m.hear(id, sign{at: time.Now(), revision: 5})
+			}
 			if tc.later != tc.atOnce || !tc.later {
 				m.hear(1, sign{at: time.Now(), revision: tc.revision})
 			}
@@ -149,6 +152,28 @@ func TestProofOfDeath(t *testing.T) {
 	if got := m.names(s, 5); len(got) != 2 || got[0] != "fence broker" || got[1] != "drop registration" {
 		t.Errorf("one is proved dead: %v", got)
 	}
+}
+
+// A leader that has not heard of the others of late either, though their keys are still
+// there, asks the standbys before it fences the first whose key went.
+func TestTheFirstOfManySilentBrokers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New(Config{})
+		s := world(3)
+		time.Sleep(10 * time.Second)
+		m.hear(1, sign{at: time.Now().Add(-freshness)})
+		for id := int32(2); id <= 3; id++ {
+			m.hear(id, sign{at: time.Now().Add(-freshness + 200*time.Millisecond)})
+			s.Set(cluster.Registration{Kind: cluster.KindBroker, Process: cluster.Process{ID: id, Incarnation: 1}, Address: "h:1"}, 1, 1)
+		}
+		if got := m.names(s, 5); len(got) != 0 || len(m.ask4reach) != 1 {
+			t.Errorf("it did not ask: %v", got)
+		}
+		m.survey = survey{at: time.Now(), best: 3}
+		if got := m.names(s, 5); len(got) != 1 || got[0] != "give way" {
+			t.Errorf("a standby reaches them all: %v", got)
+		}
+	})
 }
 
 // With half of the brokers silent the leader asks the standbys before it fences.
