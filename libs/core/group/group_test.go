@@ -429,6 +429,63 @@ func TestResumeEndsTheOlderStream(t *testing.T) {
 	}
 }
 
+// A join that waits for the log is given up, the member is expelled, and joins again
+// under its id before the log answers. That the first stream is gone is told only
+// when its join is answered at last, and must not detach the second.
+func TestLateEndOfAnEarlierMembershipDetachesNobody(t *testing.T) {
+	cfg := DefaultConfig()
+	h := newShard(t, cfg, topicA)
+	m1 := h.peer("m1", "a").join()
+	h.hold = true
+	open := Open{Req: h.req(), Group: "g", Member: "m2", Topics: []string{"a"}}
+	first := open.Req
+	h.step(open)
+	for range 2 {
+		h.pass(cfg.SessionTimeout * 2 / 3)
+		h.step(Ping{Req: h.req(), Group: "g", Member: "m1", Attach: m1.attach})
+	}
+	open.Req = h.req()
+	second := open.Req
+	h.step(open)
+	h.hold = false
+	h.commitOpen()
+	earlier := h.replies[first].Result.(Opened).Attach
+	m2 := h.peer("m2", "a")
+	m2.attach = h.replies[second].Result.(Opened).Attach
+	h.step(Gone{Group: "g", Member: "m2", Attach: earlier})
+	for range 2 {
+		h.pass(cfg.JoinDelay)
+		m1.read()
+		m2.read()
+	}
+	if len(m1.held) != 2 || len(m2.held) != 2 {
+		t.Fatalf("m1 holds %v and m2 %v, want two each (attach %d, earlier %d)", m1.held, m2.held, m2.attach, earlier)
+	}
+}
+
+// Sequences of commits begin anew with each membership, also of the same id, and
+// also where a new owner has loaded the shard in between.
+func TestCommitsOfALaterMembershipAreNoRepetitions(t *testing.T) {
+	h := newShard(t, DefaultConfig(), topicA)
+	for life := range int64(3) {
+		m := h.peer("m1", "a").join()
+		for i := range 3 - life {
+			want := 10*life + i + 1
+			if err := m.commit(a0, want); err != nil {
+				t.Fatal(err)
+			}
+			if got := h.offset(a0); got != want {
+				t.Fatalf("the offset is %d after commit %d of life %d, want %d", got, i, life, want)
+			}
+		}
+		m.leave()
+		if life == 1 {
+			h.step(Deposed{})
+			h.step(Claim{Epoch: 2})
+		}
+	}
+}
+
 func TestBrokenStreamIsNoLeave(t *testing.T) {
 	cfg := DefaultConfig()
 	h := newShard(t, cfg, topicA)

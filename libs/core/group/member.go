@@ -39,6 +39,12 @@ func (s *State) current(group, id string, attach int64) *member {
 	return m
 }
 
+// nextAttach numbers a stream.
+func (s *State) nextAttach() int64 {
+	s.lastAttach++
+	return s.lastAttach
+}
+
 // sign notes a sign of life. A replaced member's session runs out in any case.
 func (s *State) sign(m *member, now Now) {
 	if m.value.ReplacedBy == "" {
@@ -167,7 +173,7 @@ func (s *State) join(now Now, e Open) {
 	}
 	m.subscribe(e)
 	m.value.InstanceID = e.Instance
-	m.value.Attach = 1
+	m.value.Attach = s.nextAttach()
 	g.members[m.id], g.expireAt = m, 0
 	older := g.instances[e.Instance]
 	if e.Instance == "" {
@@ -247,7 +253,7 @@ func (s *State) resume(now Now, g *group, m *member, e Open) {
 		}})
 	}
 	changed := m.resubscribe(e)
-	m.value.Attach++
+	m.value.Attach = s.nextAttach()
 	m.attached, m.mustSend = true, true
 	m.seen = now.Mono
 	freed := m.state(e.Owned, now)

@@ -24,6 +24,9 @@ func (s *State) replay(kv KV) {
 		v := kv.Value.(GroupValue)
 		g.epoch, g.assignor, g.deleting = v.Epoch, v.Assignor, v.Deleting
 	case KindMember:
+		if v, ok := kv.Value.(MemberValue); ok {
+			s.lastAttach = max(s.lastAttach, v.Attach)
+		}
 		g.replayMember(kv)
 	case KindTarget:
 		g.replayTarget(kv)
@@ -32,7 +35,9 @@ func (s *State) replay(kv KV) {
 			delete(g.offsets, kv.Key.Part)
 			return
 		}
-		g.offsets[kv.Key.Part] = kv.Value.(OffsetValue)
+		v := kv.Value.(OffsetValue)
+		s.lastAttach = max(s.lastAttach, v.Attach)
+		g.offsets[kv.Key.Part] = v
 	case KindLedger:
 		if kv.Value == nil {
 			delete(g.ledger, kv.Key.Slot)

@@ -27,6 +27,10 @@ type State struct {
 	// deleted holds every topic id seen with a deletion record: nothing is
 	// committed for them any more.
 	deleted map[TopicID]bool
+	// lastAttach is the highest attach number given out or read. A number is never
+	// given twice, also not to a later membership of the same id: what is still on
+	// its way from a stream of the earlier one must not count for the later.
+	lastAttach int64
 
 	// flight is the append on its way, gathering what the next one will carry. An
 	// answer is put into gathering when its cause arrives, and released when the
