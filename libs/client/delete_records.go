@@ -53,21 +53,12 @@ func (c *Client) deleteRecordsAt(ctx context.Context, addr string, results []Del
 	resp, err := askBroker(ctx, c, addr, func(ctx context.Context, b brokerv1.LogServiceClient) (*brokerv1.DeleteRecordsResponse, error) {
 		return b.DeleteRecords(ctx, req)
 	})
-	if err == nil && len(resp.Results) != len(asked) {
-		err = rpc.Errorf(reasonInternalBug, "broker %s answered %d of %d questions", addr, len(resp.Results), len(asked))
-	}
 	var again []int
 	for n, i := range asked {
 		r := &results[i]
-		var e *rpc.Error
-		if err != nil {
-			e = rpc.FromError(err)
-		} else if e = rpc.FromProto(resp.Results[n].Error); e == nil {
-			r.LogStart, r.Err = resp.Results[n].LogStartOffset, nil
-			continue
-		}
-		r.Err = e
-		if c.mayPass(r.TopicPartition, addr, e) {
+		if r.Err = answerError(addr, err, resp.GetResults(), n, len(asked)); r.Err == nil {
+			r.LogStart = resp.Results[n].LogStartOffset
+		} else if c.mayPass(r.TopicPartition, addr, rpc.FromError(r.Err)) {
 			again = append(again, i)
 		}
 	}

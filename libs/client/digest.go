@@ -63,16 +63,9 @@ func (c *Client) digestAt(ctx context.Context, addr string, results []DigestResu
 		// Not bounded by the request timeout: it waits for replicas as long as ctx lets it.
 		resp, err = brokerv1.NewLogServiceClient(conn).DigestReplicas(ctx, req)
 	}
-	if err == nil && len(resp.Results) != len(asked) {
-		err = rpc.Errorf(reasonInternalBug, "broker %s answered %d of %d questions", addr, len(resp.Results), len(asked))
-	}
 	for n, i := range asked {
 		r := &results[i]
-		if err != nil {
-			r.Err = rpc.FromError(err)
-		} else if e := rpc.FromProto(resp.Results[n].Error); e != nil {
-			r.Err = e
-		} else {
+		if r.Err = answerError(addr, err, resp.GetResults(), n, len(asked)); r.Err == nil {
 			r.Digest, r.Records = resp.Results[n].Digest, resp.Results[n].Records
 		}
 	}

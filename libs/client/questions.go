@@ -190,31 +190,36 @@ func (c *Client) listOffsetsAt(ctx context.Context, addr string, follower bool, 
 	resp, err := askBroker(ctx, c, addr, func(ctx context.Context, b brokerv1.LogServiceClient) (*brokerv1.ListOffsetsResponse, error) {
 		return b.ListOffsets(ctx, req)
 	})
-	if err == nil && len(resp.Results) != len(asked) {
-		err = rpc.Errorf(reasonInternalBug, "broker %s answered %d of %d questions", addr, len(resp.Results), len(asked))
-	}
 	var again []int
 	for n, i := range asked {
 		r := &results[i]
-		var e *rpc.Error
-		if err != nil {
-			e = rpc.FromError(err)
-		} else {
+		if r.Err = answerError(addr, err, resp.GetResults(), n, len(asked)); r.Err == nil {
 			got := resp.Results[n]
-			if e = rpc.FromProto(got.Error); e == nil {
-				r.Offset, r.LeaderEpoch, r.Err = got.Offset, got.LeaderEpoch, nil
-				if got.Timestamp != nil {
-					r.TimestampMs = got.Timestamp.AsTime().UnixMilli()
-				}
-				continue
+			r.Offset, r.LeaderEpoch = got.Offset, got.LeaderEpoch
+			if got.Timestamp != nil {
+				r.TimestampMs = got.Timestamp.AsTime().UnixMilli()
 			}
-		}
-		r.Err = e
-		if c.mayPass(r.TopicPartition, addr, e) {
+		} else if c.mayPass(r.TopicPartition, addr, rpc.FromError(r.Err)) {
 			again = append(again, i)
 		}
 	}
 	return again
+}
+
+// answerError is what became of question n of those that a broker was asked at once:
+// the error of the call, of an answer that does not fit it, or its own; nil: it is
+// answered.
+func answerError[A interface{ GetError() *typev1.Error }](addr string, callErr error, answers []A, n, asked int) error {
+	switch {
+	case callErr != nil:
+		return rpc.FromError(callErr)
+	case len(answers) != asked:
+		return rpc.Errorf(reasonInternalBug, "broker %s answered %d of %d questions", addr, len(answers), asked)
+	}
+	if e := rpc.FromProto(answers[n].GetError()); e != nil {
+		return e
+	}
+	return nil
 }
 
 // askBroker makes one unary call to a broker, bounded by Config.RequestTimeout.
@@ -301,17 +306,9 @@ func (c *Client) describeAt(ctx context.Context, addr string, results []ReplicaR
 	resp, err := askBroker(ctx, c, addr, func(ctx context.Context, b brokerv1.LogServiceClient) (*brokerv1.DescribeReplicasResponse, error) {
 		return b.DescribeReplicas(ctx, req)
 	})
-	if err == nil && len(resp.Replicas) != len(asked) {
-		err = rpc.Errorf(reasonInternalBug, "broker %s answered %d of %d questions", addr, len(resp.Replicas), len(asked))
-	}
 	for n, i := range asked {
-		if err != nil {
-			results[i].Err = rpc.FromError(err)
-			continue
-		}
-		results[i].Replica = resp.Replicas[n]
-		if e := rpc.FromProto(resp.Replicas[n].Error); e != nil {
-			results[i].Replica, results[i].Err = nil, e
+		if results[i].Err = answerError(addr, err, resp.GetReplicas(), n, len(asked)); results[i].Err == nil {
+			results[i].Replica = resp.Replicas[n]
 		}
 	}
 }

@@ -79,7 +79,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	if c.DefaultReplicationFactor < 0 {
-		errs = append(errs, fmt.Errorf("default.replication.factor: %d is not possible; give 1 or more, or 0 for 3 or as many as there are live brokers", c.DefaultReplicationFactor))
+		errs = append(errs, fmt.Errorf("default.replication.factor: %d is not possible; give 1 or more, or 0 for 3 or as many as there are brokers", c.DefaultReplicationFactor))
 	}
 	if c.LeaderImbalanceCheckIntervalSeconds < 1 {
 		errs = append(errs, fmt.Errorf("leader.imbalance.check.interval.seconds: %d; give at least 1, or set auto.leader.rebalance.enable=false",

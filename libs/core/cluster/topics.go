@@ -25,7 +25,7 @@ const (
 type Limits struct {
 	DefaultPartitions int32 // num.partitions
 	// DefaultReplicationFactor is default.replication.factor; 0: 3, or the number of
-	// live brokers where there are fewer.
+	// brokers on record where there are fewer.
 	DefaultReplicationFactor int32
 	OffsetsPartitions        int32 // offsets.topic.num.partitions
 }

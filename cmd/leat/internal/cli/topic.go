@@ -303,18 +303,5 @@ func (a *app) printOffsets(topic string, offsets []*gatewayv1.PartitionOffset) e
 		list.Offsets = append(list.Offsets, entry)
 		t.Row(entry.Partition, output.Offset(entry.Offset), when, entry.LeaderEpoch)
 	}
-	var err error
-	if a.json() {
-		err = output.JSON(a.Out, list)
-	} else {
-		err = t.Write(a.Out)
-	}
-	if err != nil || failed == 0 {
-		return err
-	}
-	code := exit.Partly
-	if failed == len(offsets) {
-		code = exit.Failed
-	}
-	return exit.With(code, fmt.Errorf("%d of %d partitions did not answer", failed, len(offsets)))
+	return a.printList(list, t, failed, len(offsets), "partitions did not answer")
 }

@@ -123,17 +123,12 @@ func (a *Admin) ListOffsets(ctx context.Context, req *gatewayv1.ListOffsetsReque
 	if err != nil {
 		return nil, err
 	}
-	partitions := req.GetPartitions()
-	if len(partitions) == 0 {
-		for n := range t.NumPartitions() {
-			partitions = append(partitions, n)
-		}
+	partitions, err := partitionsOf(t, req.GetPartitions())
+	if err != nil {
+		return nil, err
 	}
 	queries := make([]client.OffsetQuery, len(partitions))
 	for i, n := range partitions {
-		if n < 0 || n >= t.NumPartitions() {
-			return nil, unknownPartition(t.Name, n, t.NumPartitions())
-		}
 		queries[i] = client.OffsetQuery{TopicPartition: client.TopicPartition{TopicID: t.ID, Partition: n}, Spec: req.GetSpec()}
 	}
 	asked, done := forController(ctx)
