@@ -41,20 +41,26 @@ func inBreaks(t *testing.T, body func(t *testing.T, s *starter, sever func(n *pr
 // after a second or so, and the old leader learns that it leads no more. Nothing
 // is acknowledged that the new leader lacks.
 func TestLeaderSeveredFromFollowers(t *testing.T) {
+	leaderSevered(t, "cut", func(r *rig.Rig, leader string) []string { return r.Others(leader, rig.Broker) })
+}
+
+// leaderSevered severs a topic's leader from others, under load, and demands that
+// another is elected and that everything goes on.
+func leaderSevered(t *testing.T, name string, from func(r *rig.Rig, leader string) []string) {
 	inBreaks(t, func(t *testing.T, s *starter, sever func(*proxy.Network, string, ...string)) {
 		r := s.start(rig.Options{})
-		topic(t, r, "cut", 1)
-		l := startLoad(t, r, "cut", loadOptions{})
-		leader := r.Leader("cut", 0)
+		topic(t, r, name, 1)
+		l := startLoad(t, r, name, loadOptions{})
+		leader := r.Leader(name, 0)
 		l.history.LongestGap(byClient)
 		began := time.Now()
-		sever(r.Net, leader, r.Others(leader, rig.Broker)...)
-		now := r.LeaderOtherThan("cut", 0, leader)
+		sever(r.Net, leader, from(r, leader)...)
+		now := r.LeaderOtherThan(name, 0, leader)
 		t.Logf("%s leads after %v", now, time.Since(began).Round(time.Millisecond))
 		l.progress("an election", resume)
 		t.Logf("longest time without an acknowledgement: %v", l.history.LongestGap(byClient).Round(time.Millisecond))
 		r.Net.HealAll()
-		r.WaitInSync("cut", time.Minute)
+		r.WaitInSync(name, time.Minute)
 		l.finish()
 	})
 }
@@ -64,22 +70,7 @@ func TestLeaderSeveredFromFollowers(t *testing.T) {
 // fails, so it is fenced and another leads, a lease's time and a second or so later;
 // until then it goes on, and writes stand still only for the election.
 func TestLeaderSeveredFromControl(t *testing.T) {
-	inBreaks(t, func(t *testing.T, s *starter, sever func(*proxy.Network, string, ...string)) {
-		r := s.start(rig.Options{})
-		topic(t, r, "control", 1)
-		l := startLoad(t, r, "control", loadOptions{})
-		leader := r.Leader("control", 0)
-		l.history.LongestGap(byClient)
-		began := time.Now()
-		sever(r.Net, leader, r.Names(rig.Etcd, rig.Controller)...)
-		now := r.LeaderOtherThan("control", 0, leader)
-		t.Logf("%s leads after %v", now, time.Since(began).Round(time.Millisecond))
-		l.progress("an election", resume)
-		t.Logf("longest time without an acknowledgement: %v", l.history.LongestGap(byClient).Round(time.Millisecond))
-		r.Net.HealAll()
-		r.WaitInSync("control", time.Minute)
-		l.finish()
-	})
+	leaderSevered(t, "control", func(r *rig.Rig, _ string) []string { return r.Names(rig.Etcd, rig.Controller) })
 }
 
 // TestFollowerSevered: one follower is severed from everything. Outcome: it is
