@@ -247,9 +247,7 @@ func (s *fetchStream) well(p *fetchPart, v *brokerv1.VisibleEnd) {
 	if v != nil {
 		p.seenEpoch = max(p.seenEpoch, v.LeaderEpoch)
 		p.seenEnd = max(p.seenEnd, v.HighWatermark)
-		if s.f.cfg.Replica == nil {
-			s.f.client.seen.note(p.start.TopicPartition, v.LeaderEpoch, v.HighWatermark)
-		}
+		s.f.client.seen.note(p.start.TopicPartition, v.LeaderEpoch, v.HighWatermark)
 	}
 }
 

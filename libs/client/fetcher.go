@@ -96,11 +96,6 @@ func (f *Fetcher) Add(starts ...FetchStart) {
 		p := f.parts[s.TopicPartition]
 		if p == nil {
 			p = &fetchPart{epoch: -1, seenEpoch: -1, seenEnd: -1}
-			if f.cfg.Replica == nil {
-				// One replica may well be behind what was seen of the leader.
-				marks := f.client.seen.of(s.TopicPartition)
-				p.seenEpoch, p.seenEnd = marks.epoch, marks.end
-			}
 			f.parts[s.TopicPartition] = p
 		}
 		f.interrupt(p)
@@ -351,6 +346,10 @@ func (f *Fetcher) ask(tp TopicPartition, p *fetchPart, now time.Time) {
 	f.lastID++
 	p.at, p.id, p.epoch = s, f.lastID, leader.Epoch
 	p.seenEpoch = max(p.seenEpoch, leader.Epoch)
+	if f.cfg.Replica == nil { // one replica may well be behind what was seen of others
+		marks := f.client.seen.of(tp)
+		p.seenEpoch, p.seenEnd = max(p.seenEpoch, marks.epoch), max(p.seenEnd, marks.end)
+	}
 	s.add(p, &brokerv1.FetchPartition{
 		FetchId: p.id, TopicId: tp.TopicID.Bytes(), Partition: tp.Partition, FetchOffset: p.received,
 		CurrentLeaderEpoch: p.seenEpoch, LastFetchedEpoch: p.receivedEpoch, SeenVisibleEnd: p.seenEnd,

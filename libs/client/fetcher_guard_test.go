@@ -72,6 +72,30 @@ func TestSeenEpochGoesAlong(t *testing.T) {
 	})
 }
 
+// What one replica has shown, and what an earlier answer told, is seen like the rest:
+// a leader that does not know yet that it was replaced cannot take it back.
+func TestWhateverIsSeenGoesAlong(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newFakeMesh(t, 3)
+		topic := m.topic("t", 1, 1<<20)
+		m.put(topic, 0, numbered(t, 0, 30)...)
+		c := m.client(Config{})
+		follower := int32(2)
+		f := newTestFetcher(t, c, FetcherConfig{Replica: &follower})
+		f.Add(FetchStart{TopicPartition: topic.at(0), LastEpoch: -1})
+		readNumbers(t, f, 0, 30)
+		if got, want := c.seen.of(topic.at(0)), (seenMarks{epoch: 1, end: 30}); got != want {
+			t.Errorf("after reading a follower %+v was seen, want %+v", got, want)
+		}
+
+		asker := m.client(Config{})
+		ask := []OffsetQuery{{TopicPartition: topic.at(0), Spec: Latest()}}
+		if r := asker.ListOffsets(soon(t), ask, 0); r[0].Err != nil || asker.seen.of(topic.at(0)).end != r[0].Offset || r[0].Offset != 30 {
+			t.Errorf("the answer was %+v, seen is %+v", r[0], asker.seen.of(topic.at(0)))
+		}
+	})
+}
+
 // One broker's replica is read there, whoever leads, and as far as it knows.
 func TestFetcherReadsOneReplica(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

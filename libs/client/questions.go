@@ -199,6 +199,9 @@ func (c *Client) listOffsetsAt(ctx context.Context, addr string, follower bool, 
 			if got.Timestamp != nil {
 				r.TimestampMs = got.Timestamp.AsTime().UnixMilli()
 			}
+			if p, ok := r.Spec.GetSpec().(*typev1.OffsetSpec_Place_); ok && p.Place == typev1.OffsetSpec_PLACE_LATEST {
+				c.seen.note(r.TopicPartition, got.LeaderEpoch, got.Offset)
+			}
 		} else if c.mayPass(r.TopicPartition, addr, rpc.FromError(r.Err)) {
 			again = append(again, i)
 		}
