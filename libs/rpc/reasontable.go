@@ -365,4 +365,19 @@ var reasonTable = []reasonRow{
 		"The metadata of a committed offset is longer than allowed.",
 		"Keep it within 4 KiB.",
 	},
+	{
+		typev1.ErrorReason_ERROR_REASON_REVOCATION_TIMEOUT, codes.FailedPrecondition, notDone, retry, 1000,
+		"A member did not give a partition up in time for its offset to be reset; it keeps the partition.",
+		"Allow it more time, or stop the member; `leat group describe` tells whether it is stuck.",
+	},
+	{
+		typev1.ErrorReason_ERROR_REASON_RESET_IN_PROGRESS, codes.Aborted, notDone, retry, 1000,
+		"Another reset of the partition's offset is under way.",
+		"Look at what it did, then reset again if that is still wanted.",
+	},
+	{
+		typev1.ErrorReason_ERROR_REASON_NO_COMMITTED_OFFSET, codes.FailedPrecondition, notDone, choose, 0,
+		"The group has no committed offset of the partition, and the reset policy is none.",
+		"Seek to where it is to start, or set an offset with `leat group reset`.",
+	},
 }

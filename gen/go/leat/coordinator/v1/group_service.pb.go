@@ -36,6 +36,12 @@ const (
 	OffsetResetPolicy_OFFSET_RESET_POLICY_LATEST OffsetResetPolicy = 2
 	// Nowhere: an error of the partition.
 	OffsetResetPolicy_OFFSET_RESET_POLICY_NONE OffsetResetPolicy = 3
+	// At the first record that is no older than reset_by_duration; without one, at
+	// the visible end.
+	OffsetResetPolicy_OFFSET_RESET_POLICY_BY_DURATION OffsetResetPolicy = 4
+	// At the first record of reset_timestamp_ms or later; without one, at the visible
+	// end.
+	OffsetResetPolicy_OFFSET_RESET_POLICY_TIMESTAMP OffsetResetPolicy = 5
 )
 
 // Enum value maps for OffsetResetPolicy.
@@ -45,12 +51,16 @@ var (
 		1: "OFFSET_RESET_POLICY_EARLIEST",
 		2: "OFFSET_RESET_POLICY_LATEST",
 		3: "OFFSET_RESET_POLICY_NONE",
+		4: "OFFSET_RESET_POLICY_BY_DURATION",
+		5: "OFFSET_RESET_POLICY_TIMESTAMP",
 	}
 	OffsetResetPolicy_value = map[string]int32{
 		"OFFSET_RESET_POLICY_UNSPECIFIED": 0,
 		"OFFSET_RESET_POLICY_EARLIEST":    1,
 		"OFFSET_RESET_POLICY_LATEST":      2,
 		"OFFSET_RESET_POLICY_NONE":        3,
+		"OFFSET_RESET_POLICY_BY_DURATION": 4,
+		"OFFSET_RESET_POLICY_TIMESTAMP":   5,
 	}
 )
 
@@ -79,6 +89,71 @@ func (x OffsetResetPolicy) Number() protoreflect.EnumNumber {
 // Deprecated: Use OffsetResetPolicy.Descriptor instead.
 func (OffsetResetPolicy) EnumDescriptor() ([]byte, []int) {
 	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{0}
+}
+
+// WaitingFor is what holds a partition of a member back.
+type WaitingFor int32
+
+const (
+	// Not stated.
+	WaitingFor_WAITING_FOR_UNSPECIFIED WaitingFor = 0
+	// Nothing: it is at the end, or on its way.
+	WaitingFor_WAITING_FOR_NOTHING WaitingFor = 1
+	// The broker: it answers late, with errors, or there is no leader.
+	WaitingFor_WAITING_FOR_BROKER WaitingFor = 2
+	// The network: no connection, or records come slower than they are taken.
+	WaitingFor_WAITING_FOR_NETWORK WaitingFor = 3
+	// Credit: the consumer has granted none.
+	WaitingFor_WAITING_FOR_CREDIT WaitingFor = 4
+	// The application: records lie ready, or it has not released what it was given.
+	WaitingFor_WAITING_FOR_APPLICATION WaitingFor = 5
+)
+
+// Enum value maps for WaitingFor.
+var (
+	WaitingFor_name = map[int32]string{
+		0: "WAITING_FOR_UNSPECIFIED",
+		1: "WAITING_FOR_NOTHING",
+		2: "WAITING_FOR_BROKER",
+		3: "WAITING_FOR_NETWORK",
+		4: "WAITING_FOR_CREDIT",
+		5: "WAITING_FOR_APPLICATION",
+	}
+	WaitingFor_value = map[string]int32{
+		"WAITING_FOR_UNSPECIFIED": 0,
+		"WAITING_FOR_NOTHING":     1,
+		"WAITING_FOR_BROKER":      2,
+		"WAITING_FOR_NETWORK":     3,
+		"WAITING_FOR_CREDIT":      4,
+		"WAITING_FOR_APPLICATION": 5,
+	}
+)
+
+func (x WaitingFor) Enum() *WaitingFor {
+	p := new(WaitingFor)
+	*p = x
+	return p
+}
+
+func (x WaitingFor) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WaitingFor) Descriptor() protoreflect.EnumDescriptor {
+	return file_leat_coordinator_v1_group_service_proto_enumTypes[1].Descriptor()
+}
+
+func (WaitingFor) Type() protoreflect.EnumType {
+	return &file_leat_coordinator_v1_group_service_proto_enumTypes[1]
+}
+
+func (x WaitingFor) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WaitingFor.Descriptor instead.
+func (WaitingFor) EnumDescriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{1}
 }
 
 // GroupState is the state of a group.
@@ -126,11 +201,11 @@ func (x GroupState) String() string {
 }
 
 func (GroupState) Descriptor() protoreflect.EnumDescriptor {
-	return file_leat_coordinator_v1_group_service_proto_enumTypes[1].Descriptor()
+	return file_leat_coordinator_v1_group_service_proto_enumTypes[2].Descriptor()
 }
 
 func (GroupState) Type() protoreflect.EnumType {
-	return &file_leat_coordinator_v1_group_service_proto_enumTypes[1]
+	return &file_leat_coordinator_v1_group_service_proto_enumTypes[2]
 }
 
 func (x GroupState) Number() protoreflect.EnumNumber {
@@ -139,7 +214,7 @@ func (x GroupState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GroupState.Descriptor instead.
 func (GroupState) EnumDescriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{1}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{2}
 }
 
 // JoinRequest is a frame to a coordinator.
@@ -411,8 +486,21 @@ type MemberOpen struct {
 	ClientId string `protobuf:"bytes,9,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// Host the client runs on, for people.
 	ClientHost string `protobuf:"bytes,10,opt,name=client_host,json=clientHost,proto3" json:"client_host,omitempty"`
-	// Where a partition without committed offset starts.
-	ResetPolicy   OffsetResetPolicy `protobuf:"varint,11,opt,name=reset_policy,json=resetPolicy,proto3,enum=leat.coordinator.v1.OffsetResetPolicy" json:"reset_policy,omitempty"`
+	// Where a partition without committed offset starts. The coordinator finds that
+	// offset and commits it before it assigns the partition.
+	ResetPolicy OffsetResetPolicy `protobuf:"varint,11,opt,name=reset_policy,json=resetPolicy,proto3,enum=leat.coordinator.v1.OffsetResetPolicy" json:"reset_policy,omitempty"`
+	// For OFFSET_RESET_POLICY_BY_DURATION: how far back, counted from when the start
+	// is looked for; above 0.
+	ResetByDuration *durationpb.Duration `protobuf:"bytes,12,opt,name=reset_by_duration,json=resetByDuration,proto3" json:"reset_by_duration,omitempty"`
+	// For OFFSET_RESET_POLICY_TIMESTAMP: milliseconds since the epoch.
+	ResetTimestampMs int64 `protobuf:"varint,13,opt,name=reset_timestamp_ms,json=resetTimestampMs,proto3" json:"reset_timestamp_ms,omitempty"`
+	// The coordinator is to commit no start: a partition without a committed offset
+	// is assigned with start_offset -1, and the member finds its start.
+	LeaveStarts bool `protobuf:"varint,14,opt,name=leave_starts,json=leaveStarts,proto3" json:"leave_starts,omitempty"`
+	// Longest time that the oldest unprocessed record of a partition may wait while
+	// nothing of that partition is released, before the member is expelled; absent: the
+	// member is never expelled for a lack of progress.
+	MaxProcessing *durationpb.Duration `protobuf:"bytes,15,opt,name=max_processing,json=maxProcessing,proto3" json:"max_processing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -522,6 +610,34 @@ func (x *MemberOpen) GetResetPolicy() OffsetResetPolicy {
 		return x.ResetPolicy
 	}
 	return OffsetResetPolicy_OFFSET_RESET_POLICY_UNSPECIFIED
+}
+
+func (x *MemberOpen) GetResetByDuration() *durationpb.Duration {
+	if x != nil {
+		return x.ResetByDuration
+	}
+	return nil
+}
+
+func (x *MemberOpen) GetResetTimestampMs() int64 {
+	if x != nil {
+		return x.ResetTimestampMs
+	}
+	return 0
+}
+
+func (x *MemberOpen) GetLeaveStarts() bool {
+	if x != nil {
+		return x.LeaveStarts
+	}
+	return false
+}
+
+func (x *MemberOpen) GetMaxProcessing() *durationpb.Duration {
+	if x != nil {
+		return x.MaxProcessing
+	}
+	return nil
 }
 
 // OwnedPartition is a partition that a member holds.
@@ -825,7 +941,10 @@ type MemberPing struct {
 	// Attach number.
 	Attach int64 `protobuf:"varint,2,opt,name=attach,proto3" json:"attach,omitempty"`
 	// Member epoch that the member is in.
-	MemberEpoch   int64 `protobuf:"varint,3,opt,name=member_epoch,json=memberEpoch,proto3" json:"member_epoch,omitempty"`
+	MemberEpoch int64 `protobuf:"varint,3,opt,name=member_epoch,json=memberEpoch,proto3" json:"member_epoch,omitempty"`
+	// How far the member has come: of each partition that it holds, or of those that
+	// changed since its last ping. It is kept in memory only.
+	Progress      []*MemberProgress `protobuf:"bytes,4,rep,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -881,6 +1000,115 @@ func (x *MemberPing) GetMemberEpoch() int64 {
 	return 0
 }
 
+func (x *MemberPing) GetProgress() []*MemberProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+// MemberProgress is how far a member has come in one partition.
+type MemberProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic id, 16 bytes.
+	TopicId []byte `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Offset after the last record handed out; -1: none was yet.
+	DeliveredNext int64 `protobuf:"varint,3,opt,name=delivered_next,json=deliveredNext,proto3" json:"delivered_next,omitempty"`
+	// Offset below which everything has been released as processed; -1: nothing was
+	// yet.
+	ProcessedNext int64 `protobuf:"varint,4,opt,name=processed_next,json=processedNext,proto3" json:"processed_next,omitempty"`
+	// How long the oldest record that was handed out and not released has waited;
+	// absent: there is none.
+	OldestUnprocessedAge *durationpb.Duration `protobuf:"bytes,5,opt,name=oldest_unprocessed_age,json=oldestUnprocessedAge,proto3" json:"oldest_unprocessed_age,omitempty"`
+	// What the partition waits for.
+	WaitingFor WaitingFor `protobuf:"varint,6,opt,name=waiting_for,json=waitingFor,proto3,enum=leat.coordinator.v1.WaitingFor" json:"waiting_for,omitempty"`
+	// What the partition waits for, for people; at most 255 bytes.
+	Detail        string `protobuf:"bytes,7,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberProgress) Reset() {
+	*x = MemberProgress{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberProgress) ProtoMessage() {}
+
+func (x *MemberProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberProgress.ProtoReflect.Descriptor instead.
+func (*MemberProgress) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *MemberProgress) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *MemberProgress) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *MemberProgress) GetDeliveredNext() int64 {
+	if x != nil {
+		return x.DeliveredNext
+	}
+	return 0
+}
+
+func (x *MemberProgress) GetProcessedNext() int64 {
+	if x != nil {
+		return x.ProcessedNext
+	}
+	return 0
+}
+
+func (x *MemberProgress) GetOldestUnprocessedAge() *durationpb.Duration {
+	if x != nil {
+		return x.OldestUnprocessedAge
+	}
+	return nil
+}
+
+func (x *MemberProgress) GetWaitingFor() WaitingFor {
+	if x != nil {
+		return x.WaitingFor
+	}
+	return WaitingFor_WAITING_FOR_UNSPECIFIED
+}
+
+func (x *MemberProgress) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 // MemberRevoking says that handing out has stopped.
 type MemberRevoking struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -894,7 +1122,7 @@ type MemberRevoking struct {
 
 func (x *MemberRevoking) Reset() {
 	*x = MemberRevoking{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[8]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +1134,7 @@ func (x *MemberRevoking) String() string {
 func (*MemberRevoking) ProtoMessage() {}
 
 func (x *MemberRevoking) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[8]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +1147,7 @@ func (x *MemberRevoking) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberRevoking.ProtoReflect.Descriptor instead.
 func (*MemberRevoking) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{8}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *MemberRevoking) GetAttach() int64 {
@@ -947,7 +1175,7 @@ type MemberLeave struct {
 
 func (x *MemberLeave) Reset() {
 	*x = MemberLeave{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[9]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -959,7 +1187,7 @@ func (x *MemberLeave) String() string {
 func (*MemberLeave) ProtoMessage() {}
 
 func (x *MemberLeave) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[9]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -972,7 +1200,7 @@ func (x *MemberLeave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberLeave.ProtoReflect.Descriptor instead.
 func (*MemberLeave) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{9}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MemberLeave) GetAttach() int64 {
@@ -1007,7 +1235,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[10]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +1247,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[10]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +1260,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{10}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *JoinResponse) GetGroup() string {
@@ -1185,7 +1413,7 @@ type JoinInitialResponse struct {
 
 func (x *JoinInitialResponse) Reset() {
 	*x = JoinInitialResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[11]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1197,7 +1425,7 @@ func (x *JoinInitialResponse) String() string {
 func (*JoinInitialResponse) ProtoMessage() {}
 
 func (x *JoinInitialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[11]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1210,7 +1438,7 @@ func (x *JoinInitialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinInitialResponse.ProtoReflect.Descriptor instead.
 func (*JoinInitialResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{11}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *JoinInitialResponse) GetHandshake() *v1.Handshake {
@@ -1244,7 +1472,7 @@ type MemberOpened struct {
 
 func (x *MemberOpened) Reset() {
 	*x = MemberOpened{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[12]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1484,7 @@ func (x *MemberOpened) String() string {
 func (*MemberOpened) ProtoMessage() {}
 
 func (x *MemberOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[12]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1497,7 @@ func (x *MemberOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberOpened.ProtoReflect.Descriptor instead.
 func (*MemberOpened) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{12}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MemberOpened) GetAttach() int64 {
@@ -1320,7 +1548,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[13]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1560,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[13]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1573,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{13}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Assignment) GetMemberEpoch() int64 {
@@ -1394,7 +1622,9 @@ type AssignedPartition struct {
 	Partition int32 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
 	// Group epoch in which the member got it.
 	AssignmentEpoch int64 `protobuf:"varint,4,opt,name=assignment_epoch,json=assignmentEpoch,proto3" json:"assignment_epoch,omitempty"`
-	// Committed offset to start at; -1: none, the reset policy says.
+	// Committed offset to start at; -1: none. That comes only under
+	// OFFSET_RESET_POLICY_NONE, where it is an error of this partition, and with
+	// leave_starts, where the reset policy says.
 	StartOffset int64 `protobuf:"varint,5,opt,name=start_offset,json=startOffset,proto3" json:"start_offset,omitempty"`
 	// Leader epoch committed with it; -1: unknown.
 	StartLeaderEpoch int32 `protobuf:"varint,6,opt,name=start_leader_epoch,json=startLeaderEpoch,proto3" json:"start_leader_epoch,omitempty"`
@@ -1404,7 +1634,7 @@ type AssignedPartition struct {
 
 func (x *AssignedPartition) Reset() {
 	*x = AssignedPartition{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[14]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1646,7 @@ func (x *AssignedPartition) String() string {
 func (*AssignedPartition) ProtoMessage() {}
 
 func (x *AssignedPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[14]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1659,7 @@ func (x *AssignedPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignedPartition.ProtoReflect.Descriptor instead.
 func (*AssignedPartition) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{14}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AssignedPartition) GetTopicId() []byte {
@@ -1489,7 +1719,7 @@ type CommitResult struct {
 
 func (x *CommitResult) Reset() {
 	*x = CommitResult{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[15]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1501,7 +1731,7 @@ func (x *CommitResult) String() string {
 func (*CommitResult) ProtoMessage() {}
 
 func (x *CommitResult) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[15]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1514,7 +1744,7 @@ func (x *CommitResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResult.ProtoReflect.Descriptor instead.
 func (*CommitResult) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{15}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CommitResult) GetSequence() int64 {
@@ -1553,7 +1783,7 @@ type PartitionCommitError struct {
 
 func (x *PartitionCommitError) Reset() {
 	*x = PartitionCommitError{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[16]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1795,7 @@ func (x *PartitionCommitError) String() string {
 func (*PartitionCommitError) ProtoMessage() {}
 
 func (x *PartitionCommitError) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[16]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1808,7 @@ func (x *PartitionCommitError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionCommitError.ProtoReflect.Descriptor instead.
 func (*PartitionCommitError) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{16}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PartitionCommitError) GetTopicId() []byte {
@@ -1613,7 +1843,7 @@ type MemberPong struct {
 
 func (x *MemberPong) Reset() {
 	*x = MemberPong{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[17]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1625,7 +1855,7 @@ func (x *MemberPong) String() string {
 func (*MemberPong) ProtoMessage() {}
 
 func (x *MemberPong) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[17]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1638,7 +1868,7 @@ func (x *MemberPong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberPong.ProtoReflect.Descriptor instead.
 func (*MemberPong) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{17}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MemberPong) GetPingId() int64 {
@@ -1659,7 +1889,7 @@ type MemberFenced struct {
 
 func (x *MemberFenced) Reset() {
 	*x = MemberFenced{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[18]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1901,7 @@ func (x *MemberFenced) String() string {
 func (*MemberFenced) ProtoMessage() {}
 
 func (x *MemberFenced) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[18]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1914,7 @@ func (x *MemberFenced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberFenced.ProtoReflect.Descriptor instead.
 func (*MemberFenced) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{18}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MemberFenced) GetError() *v1.Error {
@@ -1703,7 +1933,7 @@ type MemberLeft struct {
 
 func (x *MemberLeft) Reset() {
 	*x = MemberLeft{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[19]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +1945,7 @@ func (x *MemberLeft) String() string {
 func (*MemberLeft) ProtoMessage() {}
 
 func (x *MemberLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[19]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +1958,7 @@ func (x *MemberLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberLeft.ProtoReflect.Descriptor instead.
 func (*MemberLeft) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{19}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{20}
 }
 
 // FetchOffsetsRequest asks for committed offsets.
@@ -1744,7 +1974,7 @@ type FetchOffsetsRequest struct {
 
 func (x *FetchOffsetsRequest) Reset() {
 	*x = FetchOffsetsRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[20]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1756,7 +1986,7 @@ func (x *FetchOffsetsRequest) String() string {
 func (*FetchOffsetsRequest) ProtoMessage() {}
 
 func (x *FetchOffsetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[20]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1769,7 +1999,7 @@ func (x *FetchOffsetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchOffsetsRequest.ProtoReflect.Descriptor instead.
 func (*FetchOffsetsRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{20}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FetchOffsetsRequest) GetGroup() string {
@@ -1799,7 +2029,7 @@ type GroupPartition struct {
 
 func (x *GroupPartition) Reset() {
 	*x = GroupPartition{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[21]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +2041,7 @@ func (x *GroupPartition) String() string {
 func (*GroupPartition) ProtoMessage() {}
 
 func (x *GroupPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[21]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +2054,7 @@ func (x *GroupPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPartition.ProtoReflect.Descriptor instead.
 func (*GroupPartition) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{21}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GroupPartition) GetTopicId() []byte {
@@ -1852,7 +2082,7 @@ type FetchOffsetsResponse struct {
 
 func (x *FetchOffsetsResponse) Reset() {
 	*x = FetchOffsetsResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[22]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +2094,7 @@ func (x *FetchOffsetsResponse) String() string {
 func (*FetchOffsetsResponse) ProtoMessage() {}
 
 func (x *FetchOffsetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[22]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +2107,7 @@ func (x *FetchOffsetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchOffsetsResponse.ProtoReflect.Descriptor instead.
 func (*FetchOffsetsResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{22}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *FetchOffsetsResponse) GetOffsets() []*CommittedOffset {
@@ -1908,7 +2138,7 @@ type CommittedOffset struct {
 
 func (x *CommittedOffset) Reset() {
 	*x = CommittedOffset{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[23]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +2150,7 @@ func (x *CommittedOffset) String() string {
 func (*CommittedOffset) ProtoMessage() {}
 
 func (x *CommittedOffset) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[23]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +2163,7 @@ func (x *CommittedOffset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedOffset.ProtoReflect.Descriptor instead.
 func (*CommittedOffset) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{23}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CommittedOffset) GetTopicId() []byte {
@@ -1991,7 +2221,7 @@ type CommitOffsetsRequest struct {
 
 func (x *CommitOffsetsRequest) Reset() {
 	*x = CommitOffsetsRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[24]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2003,7 +2233,7 @@ func (x *CommitOffsetsRequest) String() string {
 func (*CommitOffsetsRequest) ProtoMessage() {}
 
 func (x *CommitOffsetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[24]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2016,7 +2246,7 @@ func (x *CommitOffsetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitOffsetsRequest.ProtoReflect.Descriptor instead.
 func (*CommitOffsetsRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{24}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CommitOffsetsRequest) GetGroup() string {
@@ -2044,7 +2274,7 @@ type CommitOffsetsResponse struct {
 
 func (x *CommitOffsetsResponse) Reset() {
 	*x = CommitOffsetsResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[25]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2056,7 +2286,7 @@ func (x *CommitOffsetsResponse) String() string {
 func (*CommitOffsetsResponse) ProtoMessage() {}
 
 func (x *CommitOffsetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[25]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2069,7 +2299,7 @@ func (x *CommitOffsetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitOffsetsResponse.ProtoReflect.Descriptor instead.
 func (*CommitOffsetsResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{25}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CommitOffsetsResponse) GetPartitionErrors() []*PartitionCommitError {
@@ -2077,6 +2307,492 @@ func (x *CommitOffsetsResponse) GetPartitionErrors() []*PartitionCommitError {
 		return x.PartitionErrors
 	}
 	return nil
+}
+
+// ResetOffsetsRequest sets offsets of a group.
+type ResetOffsetsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Group name; the group is created if it does not exist.
+	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// Offsets, each partition once; assignment_epoch is ignored.
+	Offsets []*OffsetCommit `protobuf:"bytes,2,rep,name=offsets,proto3" json:"offsets,omitempty"`
+	// Time to wait for members to give the partitions up; then the reset of what has
+	// not been given up is dropped, and the member keeps it. Absent: 30 s.
+	RevocationTimeout *durationpb.Duration `protobuf:"bytes,3,opt,name=revocation_timeout,json=revocationTimeout,proto3" json:"revocation_timeout,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *ResetOffsetsRequest) Reset() {
+	*x = ResetOffsetsRequest{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetOffsetsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetOffsetsRequest) ProtoMessage() {}
+
+func (x *ResetOffsetsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetOffsetsRequest.ProtoReflect.Descriptor instead.
+func (*ResetOffsetsRequest) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ResetOffsetsRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ResetOffsetsRequest) GetOffsets() []*OffsetCommit {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
+func (x *ResetOffsetsRequest) GetRevocationTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.RevocationTimeout
+	}
+	return nil
+}
+
+// ResetOffsetsResponse tells what became of each partition.
+type ResetOffsetsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the request.
+	Offsets       []*ResetOffset `protobuf:"bytes,1,rep,name=offsets,proto3" json:"offsets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetOffsetsResponse) Reset() {
+	*x = ResetOffsetsResponse{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetOffsetsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetOffsetsResponse) ProtoMessage() {}
+
+func (x *ResetOffsetsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetOffsetsResponse.ProtoReflect.Descriptor instead.
+func (*ResetOffsetsResponse) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ResetOffsetsResponse) GetOffsets() []*ResetOffset {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
+// ResetOffset is what became of the reset of one partition.
+type ResetOffset struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic id, 16 bytes.
+	TopicId []byte `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Committed offset before; -1: none.
+	OldNextOffset int64 `protobuf:"varint,3,opt,name=old_next_offset,json=oldNextOffset,proto3" json:"old_next_offset,omitempty"`
+	// Committed offset now; -1: none.
+	NewNextOffset int64 `protobuf:"varint,4,opt,name=new_next_offset,json=newNextOffset,proto3" json:"new_next_offset,omitempty"`
+	// Set if the offset was not reset.
+	Error         *v1.Error `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetOffset) Reset() {
+	*x = ResetOffset{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetOffset) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetOffset) ProtoMessage() {}
+
+func (x *ResetOffset) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetOffset.ProtoReflect.Descriptor instead.
+func (*ResetOffset) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ResetOffset) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *ResetOffset) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ResetOffset) GetOldNextOffset() int64 {
+	if x != nil {
+		return x.OldNextOffset
+	}
+	return 0
+}
+
+func (x *ResetOffset) GetNewNextOffset() int64 {
+	if x != nil {
+		return x.NewNextOffset
+	}
+	return 0
+}
+
+func (x *ResetOffset) GetError() *v1.Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// SimulateGroupRequest says what would change.
+type SimulateGroupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Group name.
+	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// Members to take out, by member id or by instance id.
+	RemoveMembers []string `protobuf:"bytes,2,rep,name=remove_members,json=removeMembers,proto3" json:"remove_members,omitempty"`
+	// Number of members to add; at most 2,000.
+	AddMembers int32 `protobuf:"varint,3,opt,name=add_members,json=addMembers,proto3" json:"add_members,omitempty"`
+	// Member whose subscription the added ones have; empty: the first one's by id.
+	LikeMember    string `protobuf:"bytes,4,opt,name=like_member,json=likeMember,proto3" json:"like_member,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SimulateGroupRequest) Reset() {
+	*x = SimulateGroupRequest{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SimulateGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SimulateGroupRequest) ProtoMessage() {}
+
+func (x *SimulateGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SimulateGroupRequest.ProtoReflect.Descriptor instead.
+func (*SimulateGroupRequest) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SimulateGroupRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *SimulateGroupRequest) GetRemoveMembers() []string {
+	if x != nil {
+		return x.RemoveMembers
+	}
+	return nil
+}
+
+func (x *SimulateGroupRequest) GetAddMembers() int32 {
+	if x != nil {
+		return x.AddMembers
+	}
+	return 0
+}
+
+func (x *SimulateGroupRequest) GetLikeMember() string {
+	if x != nil {
+		return x.LikeMember
+	}
+	return ""
+}
+
+// SimulateGroupResponse tells what would be.
+type SimulateGroupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Members as they would be, by id; added ones are named "+1", "+2", and so on.
+	// Removed ones are in it, with nothing after.
+	Members []*SimulatedMember `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	// Partitions that would move, in order.
+	Moves []*PartitionMove `protobuf:"bytes,2,rep,name=moves,proto3" json:"moves,omitempty"`
+	// Assignor in use.
+	Assignor      string `protobuf:"bytes,3,opt,name=assignor,proto3" json:"assignor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SimulateGroupResponse) Reset() {
+	*x = SimulateGroupResponse{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SimulateGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SimulateGroupResponse) ProtoMessage() {}
+
+func (x *SimulateGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SimulateGroupResponse.ProtoReflect.Descriptor instead.
+func (*SimulateGroupResponse) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *SimulateGroupResponse) GetMembers() []*SimulatedMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *SimulateGroupResponse) GetMoves() []*PartitionMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *SimulateGroupResponse) GetAssignor() string {
+	if x != nil {
+		return x.Assignor
+	}
+	return ""
+}
+
+// SimulatedMember is a member of a simulated group.
+type SimulatedMember struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Member id.
+	MemberId string `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// Static instance id; empty: dynamic.
+	InstanceId string `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	// Number of partitions that it should hold now.
+	Before int32 `protobuf:"varint,3,opt,name=before,proto3" json:"before,omitempty"`
+	// Number of partitions that it would hold.
+	After int32 `protobuf:"varint,4,opt,name=after,proto3" json:"after,omitempty"`
+	// Partitions that it would hold.
+	Partitions    []*GroupPartition `protobuf:"bytes,5,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SimulatedMember) Reset() {
+	*x = SimulatedMember{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SimulatedMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SimulatedMember) ProtoMessage() {}
+
+func (x *SimulatedMember) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SimulatedMember.ProtoReflect.Descriptor instead.
+func (*SimulatedMember) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *SimulatedMember) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *SimulatedMember) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *SimulatedMember) GetBefore() int32 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *SimulatedMember) GetAfter() int32 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *SimulatedMember) GetPartitions() []*GroupPartition {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+// PartitionMove is a partition that changes hands.
+type PartitionMove struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic id, 16 bytes.
+	TopicId []byte `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Member that should hold it before; empty: none.
+	From string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Member that should hold it after; empty: none.
+	To            string `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PartitionMove) Reset() {
+	*x = PartitionMove{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PartitionMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PartitionMove) ProtoMessage() {}
+
+func (x *PartitionMove) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PartitionMove.ProtoReflect.Descriptor instead.
+func (*PartitionMove) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *PartitionMove) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *PartitionMove) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *PartitionMove) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *PartitionMove) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
 }
 
 // ListGroupsRequest asks for a page of groups.
@@ -2092,7 +2808,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[26]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2820,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[26]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2833,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{26}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListGroupsRequest) GetPageSize() int32 {
@@ -2147,7 +2863,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[27]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2875,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[27]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2888,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{27}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*GroupSummary {
@@ -2206,7 +2922,7 @@ type GroupSummary struct {
 
 func (x *GroupSummary) Reset() {
 	*x = GroupSummary{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[28]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2934,7 @@ func (x *GroupSummary) String() string {
 func (*GroupSummary) ProtoMessage() {}
 
 func (x *GroupSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[28]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2947,7 @@ func (x *GroupSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupSummary.ProtoReflect.Descriptor instead.
 func (*GroupSummary) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{28}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GroupSummary) GetGroup() string {
@@ -2273,7 +2989,7 @@ type DescribeGroupRequest struct {
 
 func (x *DescribeGroupRequest) Reset() {
 	*x = DescribeGroupRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[29]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2285,7 +3001,7 @@ func (x *DescribeGroupRequest) String() string {
 func (*DescribeGroupRequest) ProtoMessage() {}
 
 func (x *DescribeGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[29]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2298,7 +3014,7 @@ func (x *DescribeGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeGroupRequest.ProtoReflect.Descriptor instead.
 func (*DescribeGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{29}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DescribeGroupRequest) GetGroup() string {
@@ -2318,14 +3034,18 @@ type DescribeGroupResponse struct {
 	// Members, by id.
 	Members []*GroupMember `protobuf:"bytes,3,rep,name=members,proto3" json:"members,omitempty"`
 	// Committed offsets.
-	Offsets       []*CommittedOffset `protobuf:"bytes,4,rep,name=offsets,proto3" json:"offsets,omitempty"`
+	Offsets []*CommittedOffset `protobuf:"bytes,4,rep,name=offsets,proto3" json:"offsets,omitempty"`
+	// The last rebalances, newest first; at most 64.
+	Rebalances []*Rebalance `protobuf:"bytes,5,rep,name=rebalances,proto3" json:"rebalances,omitempty"`
+	// Partitions that nobody holds although somebody should, by topic id and number.
+	Unowned       []*UnownedPartition `protobuf:"bytes,6,rep,name=unowned,proto3" json:"unowned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeGroupResponse) Reset() {
 	*x = DescribeGroupResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[30]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2337,7 +3057,7 @@ func (x *DescribeGroupResponse) String() string {
 func (*DescribeGroupResponse) ProtoMessage() {}
 
 func (x *DescribeGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[30]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2350,7 +3070,7 @@ func (x *DescribeGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeGroupResponse.ProtoReflect.Descriptor instead.
 func (*DescribeGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{30}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DescribeGroupResponse) GetSummary() *GroupSummary {
@@ -2381,6 +3101,213 @@ func (x *DescribeGroupResponse) GetOffsets() []*CommittedOffset {
 	return nil
 }
 
+func (x *DescribeGroupResponse) GetRebalances() []*Rebalance {
+	if x != nil {
+		return x.Rebalances
+	}
+	return nil
+}
+
+func (x *DescribeGroupResponse) GetUnowned() []*UnownedPartition {
+	if x != nil {
+		return x.Unowned
+	}
+	return nil
+}
+
+// Rebalance explains one change of the target, or one reset of offsets.
+type Rebalance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Group epoch that it made.
+	GroupEpoch int64 `protobuf:"varint,1,opt,name=group_epoch,json=groupEpoch,proto3" json:"group_epoch,omitempty"`
+	// Why, for people.
+	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	// When it began.
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// Number of partitions that moved.
+	Moved int32 `protobuf:"varint,4,opt,name=moved,proto3" json:"moved,omitempty"`
+	// Partitions that moved, as many as are kept.
+	Moves []*PartitionMove `protobuf:"bytes,5,rep,name=moves,proto3" json:"moves,omitempty"`
+	// When every partition had the owner that it should have; absent: it has not
+	// ended, or another rebalance began first.
+	FinishedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
+	// Longest time that a partition was without an owner. Of one that has not ended:
+	// as of now.
+	LongestUnowned *durationpb.Duration `protobuf:"bytes,7,opt,name=longest_unowned,json=longestUnowned,proto3" json:"longest_unowned,omitempty"`
+	// Those times of all partitions together.
+	TotalUnowned  *durationpb.Duration `protobuf:"bytes,8,opt,name=total_unowned,json=totalUnowned,proto3" json:"total_unowned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rebalance) Reset() {
+	*x = Rebalance{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rebalance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rebalance) ProtoMessage() {}
+
+func (x *Rebalance) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
+func (*Rebalance) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Rebalance) GetGroupEpoch() int64 {
+	if x != nil {
+		return x.GroupEpoch
+	}
+	return 0
+}
+
+func (x *Rebalance) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Rebalance) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *Rebalance) GetMoved() int32 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *Rebalance) GetMoves() []*PartitionMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *Rebalance) GetFinishedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FinishedAt
+	}
+	return nil
+}
+
+func (x *Rebalance) GetLongestUnowned() *durationpb.Duration {
+	if x != nil {
+		return x.LongestUnowned
+	}
+	return nil
+}
+
+func (x *Rebalance) GetTotalUnowned() *durationpb.Duration {
+	if x != nil {
+		return x.TotalUnowned
+	}
+	return nil
+}
+
+// UnownedPartition is a partition that nobody holds although somebody should.
+type UnownedPartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic id, 16 bytes.
+	TopicId []byte `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// For how long.
+	Since *durationpb.Duration `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Member that waits for it.
+	MemberId string `protobuf:"bytes,4,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// What it waits for, for people.
+	WaitingFor    string `protobuf:"bytes,5,opt,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnownedPartition) Reset() {
+	*x = UnownedPartition{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnownedPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnownedPartition) ProtoMessage() {}
+
+func (x *UnownedPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnownedPartition.ProtoReflect.Descriptor instead.
+func (*UnownedPartition) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *UnownedPartition) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *UnownedPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *UnownedPartition) GetSince() *durationpb.Duration {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *UnownedPartition) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *UnownedPartition) GetWaitingFor() string {
+	if x != nil {
+		return x.WaitingFor
+	}
+	return ""
+}
+
 // GroupMember is a member as the coordinator sees it.
 type GroupMember struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2397,14 +3324,39 @@ type GroupMember struct {
 	// Partitions it holds.
 	Owned []*OwnedPartition `protobuf:"bytes,6,rep,name=owned,proto3" json:"owned,omitempty"`
 	// Partitions it should hold.
-	Target        []*OwnedPartition `protobuf:"bytes,7,rep,name=target,proto3" json:"target,omitempty"`
+	Target []*OwnedPartition `protobuf:"bytes,7,rep,name=target,proto3" json:"target,omitempty"`
+	// Topics subscribed to by name.
+	Topics []string `protobuf:"bytes,8,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Topics subscribed to by regular expression; empty: none.
+	TopicPattern string `protobuf:"bytes,9,opt,name=topic_pattern,json=topicPattern,proto3" json:"topic_pattern,omitempty"`
+	// Session timeout.
+	SessionTimeout *durationpb.Duration `protobuf:"bytes,10,opt,name=session_timeout,json=sessionTimeout,proto3" json:"session_timeout,omitempty"`
+	// Rebalance timeout.
+	RebalanceTimeout *durationpb.Duration `protobuf:"bytes,11,opt,name=rebalance_timeout,json=rebalanceTimeout,proto3" json:"rebalance_timeout,omitempty"`
+	// Longest time without progress; absent: any.
+	MaxProcessing *durationpb.Duration `protobuf:"bytes,12,opt,name=max_processing,json=maxProcessing,proto3" json:"max_processing,omitempty"`
+	// Whether it is on a stream now.
+	Attached bool `protobuf:"varint,13,opt,name=attached,proto3" json:"attached,omitempty"`
+	// Time since its last sign of life.
+	LastSign *durationpb.Duration `protobuf:"bytes,14,opt,name=last_sign,json=lastSign,proto3" json:"last_sign,omitempty"`
+	// What it last told of its progress, by topic id and number.
+	Progress []*MemberProgress `protobuf:"bytes,15,rep,name=progress,proto3" json:"progress,omitempty"`
+	// Partitions that it has been asked to give up.
+	Revoking []*RevokingPartition `protobuf:"bytes,16,rep,name=revoking,proto3" json:"revoking,omitempty"`
+	// Partitions in which it is stuck: nothing was released for more than 30 s although
+	// a record has waited for that long.
+	Stuck []*GroupPartition `protobuf:"bytes,17,rep,name=stuck,proto3" json:"stuck,omitempty"`
+	// Member that took over its instance id; empty: none.
+	ReplacedBy string `protobuf:"bytes,18,opt,name=replaced_by,json=replacedBy,proto3" json:"replaced_by,omitempty"`
+	// Attach number.
+	Attach        int64 `protobuf:"varint,19,opt,name=attach,proto3" json:"attach,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GroupMember) Reset() {
 	*x = GroupMember{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[31]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2416,7 +3368,7 @@ func (x *GroupMember) String() string {
 func (*GroupMember) ProtoMessage() {}
 
 func (x *GroupMember) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[31]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2429,7 +3381,7 @@ func (x *GroupMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupMember.ProtoReflect.Descriptor instead.
 func (*GroupMember) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{31}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GroupMember) GetMemberId() string {
@@ -2481,6 +3433,163 @@ func (x *GroupMember) GetTarget() []*OwnedPartition {
 	return nil
 }
 
+func (x *GroupMember) GetTopics() []string {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+func (x *GroupMember) GetTopicPattern() string {
+	if x != nil {
+		return x.TopicPattern
+	}
+	return ""
+}
+
+func (x *GroupMember) GetSessionTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.SessionTimeout
+	}
+	return nil
+}
+
+func (x *GroupMember) GetRebalanceTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.RebalanceTimeout
+	}
+	return nil
+}
+
+func (x *GroupMember) GetMaxProcessing() *durationpb.Duration {
+	if x != nil {
+		return x.MaxProcessing
+	}
+	return nil
+}
+
+func (x *GroupMember) GetAttached() bool {
+	if x != nil {
+		return x.Attached
+	}
+	return false
+}
+
+func (x *GroupMember) GetLastSign() *durationpb.Duration {
+	if x != nil {
+		return x.LastSign
+	}
+	return nil
+}
+
+func (x *GroupMember) GetProgress() []*MemberProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *GroupMember) GetRevoking() []*RevokingPartition {
+	if x != nil {
+		return x.Revoking
+	}
+	return nil
+}
+
+func (x *GroupMember) GetStuck() []*GroupPartition {
+	if x != nil {
+		return x.Stuck
+	}
+	return nil
+}
+
+func (x *GroupMember) GetReplacedBy() string {
+	if x != nil {
+		return x.ReplacedBy
+	}
+	return ""
+}
+
+func (x *GroupMember) GetAttach() int64 {
+	if x != nil {
+		return x.Attach
+	}
+	return 0
+}
+
+// RevokingPartition is a partition that a member has been asked to give up.
+type RevokingPartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic id, 16 bytes.
+	TopicId []byte `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Time left before the member is expelled.
+	Remaining *durationpb.Duration `protobuf:"bytes,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// Whether the member has said that it stopped handing out records of it.
+	Heeded        bool `protobuf:"varint,4,opt,name=heeded,proto3" json:"heeded,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokingPartition) Reset() {
+	*x = RevokingPartition{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokingPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokingPartition) ProtoMessage() {}
+
+func (x *RevokingPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokingPartition.ProtoReflect.Descriptor instead.
+func (*RevokingPartition) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *RevokingPartition) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *RevokingPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *RevokingPartition) GetRemaining() *durationpb.Duration {
+	if x != nil {
+		return x.Remaining
+	}
+	return nil
+}
+
+func (x *RevokingPartition) GetHeeded() bool {
+	if x != nil {
+		return x.Heeded
+	}
+	return false
+}
+
 // DeleteGroupRequest names a group.
 type DeleteGroupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2492,7 +3601,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[32]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2504,7 +3613,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[32]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2517,7 +3626,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{32}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -2536,7 +3645,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[33]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2548,7 +3657,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[33]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2561,7 +3670,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{33}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{44}
 }
 
 var File_leat_coordinator_v1_group_service_proto protoreflect.FileDescriptor
@@ -2582,7 +3691,7 @@ const file_leat_coordinator_v1_group_service_proto_rawDesc = "" +
 	"\amessage\"a\n" +
 	"\vJoinInitial\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x12\x1b\n" +
-	"\tclient_id\x18\x02 \x01(\tR\bclientId\"\xee\x03\n" +
+	"\tclient_id\x18\x02 \x01(\tR\bclientId\"\xc8\x05\n" +
 	"\n" +
 	"MemberOpen\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
@@ -2598,7 +3707,11 @@ const file_leat_coordinator_v1_group_service_proto_rawDesc = "" +
 	"\vclient_host\x18\n" +
 	" \x01(\tR\n" +
 	"clientHost\x12I\n" +
-	"\freset_policy\x18\v \x01(\x0e2&.leat.coordinator.v1.OffsetResetPolicyR\vresetPolicy\"t\n" +
+	"\freset_policy\x18\v \x01(\x0e2&.leat.coordinator.v1.OffsetResetPolicyR\vresetPolicy\x12E\n" +
+	"\x11reset_by_duration\x18\f \x01(\v2\x19.google.protobuf.DurationR\x0fresetByDuration\x12,\n" +
+	"\x12reset_timestamp_ms\x18\r \x01(\x03R\x10resetTimestampMs\x12!\n" +
+	"\fleave_starts\x18\x0e \x01(\bR\vleaveStarts\x12@\n" +
+	"\x0emax_processing\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\rmaxProcessing\"t\n" +
 	"\x0eOwnedPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12)\n" +
@@ -2619,12 +3732,22 @@ const file_leat_coordinator_v1_group_service_proto_rawDesc = "" +
 	"nextOffset\x12!\n" +
 	"\fleader_epoch\x18\x04 \x01(\x05R\vleaderEpoch\x12\x1a\n" +
 	"\bmetadata\x18\x05 \x01(\tR\bmetadata\x12)\n" +
-	"\x10assignment_epoch\x18\x06 \x01(\x03R\x0fassignmentEpoch\"`\n" +
+	"\x10assignment_epoch\x18\x06 \x01(\x03R\x0fassignmentEpoch\"\xa1\x01\n" +
 	"\n" +
 	"MemberPing\x12\x17\n" +
 	"\aping_id\x18\x01 \x01(\x03R\x06pingId\x12\x16\n" +
 	"\x06attach\x18\x02 \x01(\x03R\x06attach\x12!\n" +
-	"\fmember_epoch\x18\x03 \x01(\x03R\vmemberEpoch\"m\n" +
+	"\fmember_epoch\x18\x03 \x01(\x03R\vmemberEpoch\x12?\n" +
+	"\bprogress\x18\x04 \x03(\v2#.leat.coordinator.v1.MemberProgressR\bprogress\"\xc2\x02\n" +
+	"\x0eMemberProgress\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12%\n" +
+	"\x0edelivered_next\x18\x03 \x01(\x03R\rdeliveredNext\x12%\n" +
+	"\x0eprocessed_next\x18\x04 \x01(\x03R\rprocessedNext\x12O\n" +
+	"\x16oldest_unprocessed_age\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x14oldestUnprocessedAge\x12@\n" +
+	"\vwaiting_for\x18\x06 \x01(\x0e2\x1f.leat.coordinator.v1.WaitingForR\n" +
+	"waitingFor\x12\x16\n" +
+	"\x06detail\x18\a \x01(\tR\x06detail\"m\n" +
 	"\x0eMemberRevoking\x12\x16\n" +
 	"\x06attach\x18\x01 \x01(\x03R\x06attach\x12C\n" +
 	"\n" +
@@ -2707,7 +3830,44 @@ const file_leat_coordinator_v1_group_service_proto_rawDesc = "" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12;\n" +
 	"\aoffsets\x18\x02 \x03(\v2!.leat.coordinator.v1.OffsetCommitR\aoffsets\"m\n" +
 	"\x15CommitOffsetsResponse\x12T\n" +
-	"\x10partition_errors\x18\x01 \x03(\v2).leat.coordinator.v1.PartitionCommitErrorR\x0fpartitionErrors\"O\n" +
+	"\x10partition_errors\x18\x01 \x03(\v2).leat.coordinator.v1.PartitionCommitErrorR\x0fpartitionErrors\"\xb2\x01\n" +
+	"\x13ResetOffsetsRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12;\n" +
+	"\aoffsets\x18\x02 \x03(\v2!.leat.coordinator.v1.OffsetCommitR\aoffsets\x12H\n" +
+	"\x12revocation_timeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x11revocationTimeout\"R\n" +
+	"\x14ResetOffsetsResponse\x12:\n" +
+	"\aoffsets\x18\x01 \x03(\v2 .leat.coordinator.v1.ResetOffsetR\aoffsets\"\xc1\x01\n" +
+	"\vResetOffset\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12&\n" +
+	"\x0fold_next_offset\x18\x03 \x01(\x03R\roldNextOffset\x12&\n" +
+	"\x0fnew_next_offset\x18\x04 \x01(\x03R\rnewNextOffset\x12)\n" +
+	"\x05error\x18\x05 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"\x95\x01\n" +
+	"\x14SimulateGroupRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12%\n" +
+	"\x0eremove_members\x18\x02 \x03(\tR\rremoveMembers\x12\x1f\n" +
+	"\vadd_members\x18\x03 \x01(\x05R\n" +
+	"addMembers\x12\x1f\n" +
+	"\vlike_member\x18\x04 \x01(\tR\n" +
+	"likeMember\"\xad\x01\n" +
+	"\x15SimulateGroupResponse\x12>\n" +
+	"\amembers\x18\x01 \x03(\v2$.leat.coordinator.v1.SimulatedMemberR\amembers\x128\n" +
+	"\x05moves\x18\x02 \x03(\v2\".leat.coordinator.v1.PartitionMoveR\x05moves\x12\x1a\n" +
+	"\bassignor\x18\x03 \x01(\tR\bassignor\"\xc2\x01\n" +
+	"\x0fSimulatedMember\x12\x1b\n" +
+	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12\x1f\n" +
+	"\vinstance_id\x18\x02 \x01(\tR\n" +
+	"instanceId\x12\x16\n" +
+	"\x06before\x18\x03 \x01(\x05R\x06before\x12\x14\n" +
+	"\x05after\x18\x04 \x01(\x05R\x05after\x12C\n" +
+	"\n" +
+	"partitions\x18\x05 \x03(\v2#.leat.coordinator.v1.GroupPartitionR\n" +
+	"partitions\"l\n" +
+	"\rPartitionMove\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\tR\x02to\"O\n" +
 	"\x11ListGroupsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -2722,12 +3882,35 @@ const file_leat_coordinator_v1_group_service_proto_rawDesc = "" +
 	"\vgroup_epoch\x18\x04 \x01(\x03R\n" +
 	"groupEpoch\",\n" +
 	"\x14DescribeGroupRequest\x12\x14\n" +
-	"\x05group\x18\x01 \x01(\tR\x05group\"\xec\x01\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\"\xed\x02\n" +
 	"\x15DescribeGroupResponse\x12;\n" +
 	"\asummary\x18\x01 \x01(\v2!.leat.coordinator.v1.GroupSummaryR\asummary\x12\x1a\n" +
 	"\bassignor\x18\x02 \x01(\tR\bassignor\x12:\n" +
 	"\amembers\x18\x03 \x03(\v2 .leat.coordinator.v1.GroupMemberR\amembers\x12>\n" +
-	"\aoffsets\x18\x04 \x03(\v2$.leat.coordinator.v1.CommittedOffsetR\aoffsets\"\xa4\x02\n" +
+	"\aoffsets\x18\x04 \x03(\v2$.leat.coordinator.v1.CommittedOffsetR\aoffsets\x12>\n" +
+	"\n" +
+	"rebalances\x18\x05 \x03(\v2\x1e.leat.coordinator.v1.RebalanceR\n" +
+	"rebalances\x12?\n" +
+	"\aunowned\x18\x06 \x03(\v2%.leat.coordinator.v1.UnownedPartitionR\aunowned\"\x8e\x03\n" +
+	"\tRebalance\x12\x1f\n" +
+	"\vgroup_epoch\x18\x01 \x01(\x03R\n" +
+	"groupEpoch\x12\x14\n" +
+	"\x05cause\x18\x02 \x01(\tR\x05cause\x129\n" +
+	"\n" +
+	"started_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12\x14\n" +
+	"\x05moved\x18\x04 \x01(\x05R\x05moved\x128\n" +
+	"\x05moves\x18\x05 \x03(\v2\".leat.coordinator.v1.PartitionMoveR\x05moves\x12;\n" +
+	"\vfinished_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"finishedAt\x12B\n" +
+	"\x0flongest_unowned\x18\a \x01(\v2\x19.google.protobuf.DurationR\x0elongestUnowned\x12>\n" +
+	"\rtotal_unowned\x18\b \x01(\v2\x19.google.protobuf.DurationR\ftotalUnowned\"\xba\x01\n" +
+	"\x10UnownedPartition\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12/\n" +
+	"\x05since\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05since\x12\x1b\n" +
+	"\tmember_id\x18\x04 \x01(\tR\bmemberId\x12\x1f\n" +
+	"\vwaiting_for\x18\x05 \x01(\tR\n" +
+	"waitingFor\"\xfc\x06\n" +
 	"\vGroupMember\x12\x1b\n" +
 	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -2737,26 +3920,57 @@ const file_leat_coordinator_v1_group_service_proto_rawDesc = "" +
 	"clientHost\x12!\n" +
 	"\fmember_epoch\x18\x05 \x01(\x03R\vmemberEpoch\x129\n" +
 	"\x05owned\x18\x06 \x03(\v2#.leat.coordinator.v1.OwnedPartitionR\x05owned\x12;\n" +
-	"\x06target\x18\a \x03(\v2#.leat.coordinator.v1.OwnedPartitionR\x06target\"*\n" +
+	"\x06target\x18\a \x03(\v2#.leat.coordinator.v1.OwnedPartitionR\x06target\x12\x16\n" +
+	"\x06topics\x18\b \x03(\tR\x06topics\x12#\n" +
+	"\rtopic_pattern\x18\t \x01(\tR\ftopicPattern\x12B\n" +
+	"\x0fsession_timeout\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x0esessionTimeout\x12F\n" +
+	"\x11rebalance_timeout\x18\v \x01(\v2\x19.google.protobuf.DurationR\x10rebalanceTimeout\x12@\n" +
+	"\x0emax_processing\x18\f \x01(\v2\x19.google.protobuf.DurationR\rmaxProcessing\x12\x1a\n" +
+	"\battached\x18\r \x01(\bR\battached\x126\n" +
+	"\tlast_sign\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\blastSign\x12?\n" +
+	"\bprogress\x18\x0f \x03(\v2#.leat.coordinator.v1.MemberProgressR\bprogress\x12B\n" +
+	"\brevoking\x18\x10 \x03(\v2&.leat.coordinator.v1.RevokingPartitionR\brevoking\x129\n" +
+	"\x05stuck\x18\x11 \x03(\v2#.leat.coordinator.v1.GroupPartitionR\x05stuck\x12\x1f\n" +
+	"\vreplaced_by\x18\x12 \x01(\tR\n" +
+	"replacedBy\x12\x16\n" +
+	"\x06attach\x18\x13 \x01(\x03R\x06attach\"\x9d\x01\n" +
+	"\x11RevokingPartition\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x127\n" +
+	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\x12\x16\n" +
+	"\x06heeded\x18\x04 \x01(\bR\x06heeded\"*\n" +
 	"\x12DeleteGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"\x15\n" +
-	"\x13DeleteGroupResponse*\x98\x01\n" +
+	"\x13DeleteGroupResponse*\xe0\x01\n" +
 	"\x11OffsetResetPolicy\x12#\n" +
 	"\x1fOFFSET_RESET_POLICY_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cOFFSET_RESET_POLICY_EARLIEST\x10\x01\x12\x1e\n" +
 	"\x1aOFFSET_RESET_POLICY_LATEST\x10\x02\x12\x1c\n" +
-	"\x18OFFSET_RESET_POLICY_NONE\x10\x03*\x8f\x01\n" +
+	"\x18OFFSET_RESET_POLICY_NONE\x10\x03\x12#\n" +
+	"\x1fOFFSET_RESET_POLICY_BY_DURATION\x10\x04\x12!\n" +
+	"\x1dOFFSET_RESET_POLICY_TIMESTAMP\x10\x05*\xa8\x01\n" +
+	"\n" +
+	"WaitingFor\x12\x1b\n" +
+	"\x17WAITING_FOR_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13WAITING_FOR_NOTHING\x10\x01\x12\x16\n" +
+	"\x12WAITING_FOR_BROKER\x10\x02\x12\x17\n" +
+	"\x13WAITING_FOR_NETWORK\x10\x03\x12\x16\n" +
+	"\x12WAITING_FOR_CREDIT\x10\x04\x12\x1b\n" +
+	"\x17WAITING_FOR_APPLICATION\x10\x05*\x8f\x01\n" +
 	"\n" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11GROUP_STATE_EMPTY\x10\x01\x12\x1b\n" +
 	"\x17GROUP_STATE_RECONCILING\x10\x02\x12\x16\n" +
 	"\x12GROUP_STATE_STABLE\x10\x03\x12\x18\n" +
-	"\x14GROUP_STATE_DELETING\x10\x042\xd5\x04\n" +
+	"\x14GROUP_STATE_DELETING\x10\x042\xa2\x06\n" +
 	"\fGroupService\x12O\n" +
 	"\x04Join\x12 .leat.coordinator.v1.JoinRequest\x1a!.leat.coordinator.v1.JoinResponse(\x010\x01\x12c\n" +
 	"\fFetchOffsets\x12(.leat.coordinator.v1.FetchOffsetsRequest\x1a).leat.coordinator.v1.FetchOffsetsResponse\x12f\n" +
-	"\rCommitOffsets\x12).leat.coordinator.v1.CommitOffsetsRequest\x1a*.leat.coordinator.v1.CommitOffsetsResponse\x12]\n" +
+	"\rCommitOffsets\x12).leat.coordinator.v1.CommitOffsetsRequest\x1a*.leat.coordinator.v1.CommitOffsetsResponse\x12c\n" +
+	"\fResetOffsets\x12(.leat.coordinator.v1.ResetOffsetsRequest\x1a).leat.coordinator.v1.ResetOffsetsResponse\x12f\n" +
+	"\rSimulateGroup\x12).leat.coordinator.v1.SimulateGroupRequest\x1a*.leat.coordinator.v1.SimulateGroupResponse\x12]\n" +
 	"\n" +
 	"ListGroups\x12&.leat.coordinator.v1.ListGroupsRequest\x1a'.leat.coordinator.v1.ListGroupsResponse\x12f\n" +
 	"\rDescribeGroup\x12).leat.coordinator.v1.DescribeGroupRequest\x1a*.leat.coordinator.v1.DescribeGroupResponse\x12`\n" +
@@ -2775,113 +3989,157 @@ func file_leat_coordinator_v1_group_service_proto_rawDescGZIP() []byte {
 	return file_leat_coordinator_v1_group_service_proto_rawDescData
 }
 
-var file_leat_coordinator_v1_group_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_leat_coordinator_v1_group_service_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_leat_coordinator_v1_group_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_leat_coordinator_v1_group_service_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_leat_coordinator_v1_group_service_proto_goTypes = []any{
 	(OffsetResetPolicy)(0),        // 0: leat.coordinator.v1.OffsetResetPolicy
-	(GroupState)(0),               // 1: leat.coordinator.v1.GroupState
-	(*JoinRequest)(nil),           // 2: leat.coordinator.v1.JoinRequest
-	(*JoinInitial)(nil),           // 3: leat.coordinator.v1.JoinInitial
-	(*MemberOpen)(nil),            // 4: leat.coordinator.v1.MemberOpen
-	(*OwnedPartition)(nil),        // 5: leat.coordinator.v1.OwnedPartition
-	(*AssignmentAck)(nil),         // 6: leat.coordinator.v1.AssignmentAck
-	(*MemberCommit)(nil),          // 7: leat.coordinator.v1.MemberCommit
-	(*OffsetCommit)(nil),          // 8: leat.coordinator.v1.OffsetCommit
-	(*MemberPing)(nil),            // 9: leat.coordinator.v1.MemberPing
-	(*MemberRevoking)(nil),        // 10: leat.coordinator.v1.MemberRevoking
-	(*MemberLeave)(nil),           // 11: leat.coordinator.v1.MemberLeave
-	(*JoinResponse)(nil),          // 12: leat.coordinator.v1.JoinResponse
-	(*JoinInitialResponse)(nil),   // 13: leat.coordinator.v1.JoinInitialResponse
-	(*MemberOpened)(nil),          // 14: leat.coordinator.v1.MemberOpened
-	(*Assignment)(nil),            // 15: leat.coordinator.v1.Assignment
-	(*AssignedPartition)(nil),     // 16: leat.coordinator.v1.AssignedPartition
-	(*CommitResult)(nil),          // 17: leat.coordinator.v1.CommitResult
-	(*PartitionCommitError)(nil),  // 18: leat.coordinator.v1.PartitionCommitError
-	(*MemberPong)(nil),            // 19: leat.coordinator.v1.MemberPong
-	(*MemberFenced)(nil),          // 20: leat.coordinator.v1.MemberFenced
-	(*MemberLeft)(nil),            // 21: leat.coordinator.v1.MemberLeft
-	(*FetchOffsetsRequest)(nil),   // 22: leat.coordinator.v1.FetchOffsetsRequest
-	(*GroupPartition)(nil),        // 23: leat.coordinator.v1.GroupPartition
-	(*FetchOffsetsResponse)(nil),  // 24: leat.coordinator.v1.FetchOffsetsResponse
-	(*CommittedOffset)(nil),       // 25: leat.coordinator.v1.CommittedOffset
-	(*CommitOffsetsRequest)(nil),  // 26: leat.coordinator.v1.CommitOffsetsRequest
-	(*CommitOffsetsResponse)(nil), // 27: leat.coordinator.v1.CommitOffsetsResponse
-	(*ListGroupsRequest)(nil),     // 28: leat.coordinator.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),    // 29: leat.coordinator.v1.ListGroupsResponse
-	(*GroupSummary)(nil),          // 30: leat.coordinator.v1.GroupSummary
-	(*DescribeGroupRequest)(nil),  // 31: leat.coordinator.v1.DescribeGroupRequest
-	(*DescribeGroupResponse)(nil), // 32: leat.coordinator.v1.DescribeGroupResponse
-	(*GroupMember)(nil),           // 33: leat.coordinator.v1.GroupMember
-	(*DeleteGroupRequest)(nil),    // 34: leat.coordinator.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),   // 35: leat.coordinator.v1.DeleteGroupResponse
-	(*v1.Handshake)(nil),          // 36: leat.type.v1.Handshake
-	(*durationpb.Duration)(nil),   // 37: google.protobuf.Duration
-	(*v1.Process)(nil),            // 38: leat.type.v1.Process
-	(*v1.Error)(nil),              // 39: leat.type.v1.Error
-	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
+	(WaitingFor)(0),               // 1: leat.coordinator.v1.WaitingFor
+	(GroupState)(0),               // 2: leat.coordinator.v1.GroupState
+	(*JoinRequest)(nil),           // 3: leat.coordinator.v1.JoinRequest
+	(*JoinInitial)(nil),           // 4: leat.coordinator.v1.JoinInitial
+	(*MemberOpen)(nil),            // 5: leat.coordinator.v1.MemberOpen
+	(*OwnedPartition)(nil),        // 6: leat.coordinator.v1.OwnedPartition
+	(*AssignmentAck)(nil),         // 7: leat.coordinator.v1.AssignmentAck
+	(*MemberCommit)(nil),          // 8: leat.coordinator.v1.MemberCommit
+	(*OffsetCommit)(nil),          // 9: leat.coordinator.v1.OffsetCommit
+	(*MemberPing)(nil),            // 10: leat.coordinator.v1.MemberPing
+	(*MemberProgress)(nil),        // 11: leat.coordinator.v1.MemberProgress
+	(*MemberRevoking)(nil),        // 12: leat.coordinator.v1.MemberRevoking
+	(*MemberLeave)(nil),           // 13: leat.coordinator.v1.MemberLeave
+	(*JoinResponse)(nil),          // 14: leat.coordinator.v1.JoinResponse
+	(*JoinInitialResponse)(nil),   // 15: leat.coordinator.v1.JoinInitialResponse
+	(*MemberOpened)(nil),          // 16: leat.coordinator.v1.MemberOpened
+	(*Assignment)(nil),            // 17: leat.coordinator.v1.Assignment
+	(*AssignedPartition)(nil),     // 18: leat.coordinator.v1.AssignedPartition
+	(*CommitResult)(nil),          // 19: leat.coordinator.v1.CommitResult
+	(*PartitionCommitError)(nil),  // 20: leat.coordinator.v1.PartitionCommitError
+	(*MemberPong)(nil),            // 21: leat.coordinator.v1.MemberPong
+	(*MemberFenced)(nil),          // 22: leat.coordinator.v1.MemberFenced
+	(*MemberLeft)(nil),            // 23: leat.coordinator.v1.MemberLeft
+	(*FetchOffsetsRequest)(nil),   // 24: leat.coordinator.v1.FetchOffsetsRequest
+	(*GroupPartition)(nil),        // 25: leat.coordinator.v1.GroupPartition
+	(*FetchOffsetsResponse)(nil),  // 26: leat.coordinator.v1.FetchOffsetsResponse
+	(*CommittedOffset)(nil),       // 27: leat.coordinator.v1.CommittedOffset
+	(*CommitOffsetsRequest)(nil),  // 28: leat.coordinator.v1.CommitOffsetsRequest
+	(*CommitOffsetsResponse)(nil), // 29: leat.coordinator.v1.CommitOffsetsResponse
+	(*ResetOffsetsRequest)(nil),   // 30: leat.coordinator.v1.ResetOffsetsRequest
+	(*ResetOffsetsResponse)(nil),  // 31: leat.coordinator.v1.ResetOffsetsResponse
+	(*ResetOffset)(nil),           // 32: leat.coordinator.v1.ResetOffset
+	(*SimulateGroupRequest)(nil),  // 33: leat.coordinator.v1.SimulateGroupRequest
+	(*SimulateGroupResponse)(nil), // 34: leat.coordinator.v1.SimulateGroupResponse
+	(*SimulatedMember)(nil),       // 35: leat.coordinator.v1.SimulatedMember
+	(*PartitionMove)(nil),         // 36: leat.coordinator.v1.PartitionMove
+	(*ListGroupsRequest)(nil),     // 37: leat.coordinator.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),    // 38: leat.coordinator.v1.ListGroupsResponse
+	(*GroupSummary)(nil),          // 39: leat.coordinator.v1.GroupSummary
+	(*DescribeGroupRequest)(nil),  // 40: leat.coordinator.v1.DescribeGroupRequest
+	(*DescribeGroupResponse)(nil), // 41: leat.coordinator.v1.DescribeGroupResponse
+	(*Rebalance)(nil),             // 42: leat.coordinator.v1.Rebalance
+	(*UnownedPartition)(nil),      // 43: leat.coordinator.v1.UnownedPartition
+	(*GroupMember)(nil),           // 44: leat.coordinator.v1.GroupMember
+	(*RevokingPartition)(nil),     // 45: leat.coordinator.v1.RevokingPartition
+	(*DeleteGroupRequest)(nil),    // 46: leat.coordinator.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),   // 47: leat.coordinator.v1.DeleteGroupResponse
+	(*v1.Handshake)(nil),          // 48: leat.type.v1.Handshake
+	(*durationpb.Duration)(nil),   // 49: google.protobuf.Duration
+	(*v1.Process)(nil),            // 50: leat.type.v1.Process
+	(*v1.Error)(nil),              // 51: leat.type.v1.Error
+	(*timestamppb.Timestamp)(nil), // 52: google.protobuf.Timestamp
 }
 var file_leat_coordinator_v1_group_service_proto_depIdxs = []int32{
-	3,  // 0: leat.coordinator.v1.JoinRequest.initial:type_name -> leat.coordinator.v1.JoinInitial
-	4,  // 1: leat.coordinator.v1.JoinRequest.open:type_name -> leat.coordinator.v1.MemberOpen
-	6,  // 2: leat.coordinator.v1.JoinRequest.ack:type_name -> leat.coordinator.v1.AssignmentAck
-	7,  // 3: leat.coordinator.v1.JoinRequest.commit:type_name -> leat.coordinator.v1.MemberCommit
-	9,  // 4: leat.coordinator.v1.JoinRequest.ping:type_name -> leat.coordinator.v1.MemberPing
-	10, // 5: leat.coordinator.v1.JoinRequest.revoking:type_name -> leat.coordinator.v1.MemberRevoking
-	11, // 6: leat.coordinator.v1.JoinRequest.leave:type_name -> leat.coordinator.v1.MemberLeave
-	36, // 7: leat.coordinator.v1.JoinInitial.handshake:type_name -> leat.type.v1.Handshake
-	37, // 8: leat.coordinator.v1.MemberOpen.session_timeout:type_name -> google.protobuf.Duration
-	37, // 9: leat.coordinator.v1.MemberOpen.rebalance_timeout:type_name -> google.protobuf.Duration
-	5,  // 10: leat.coordinator.v1.MemberOpen.owned:type_name -> leat.coordinator.v1.OwnedPartition
+	4,  // 0: leat.coordinator.v1.JoinRequest.initial:type_name -> leat.coordinator.v1.JoinInitial
+	5,  // 1: leat.coordinator.v1.JoinRequest.open:type_name -> leat.coordinator.v1.MemberOpen
+	7,  // 2: leat.coordinator.v1.JoinRequest.ack:type_name -> leat.coordinator.v1.AssignmentAck
+	8,  // 3: leat.coordinator.v1.JoinRequest.commit:type_name -> leat.coordinator.v1.MemberCommit
+	10, // 4: leat.coordinator.v1.JoinRequest.ping:type_name -> leat.coordinator.v1.MemberPing
+	12, // 5: leat.coordinator.v1.JoinRequest.revoking:type_name -> leat.coordinator.v1.MemberRevoking
+	13, // 6: leat.coordinator.v1.JoinRequest.leave:type_name -> leat.coordinator.v1.MemberLeave
+	48, // 7: leat.coordinator.v1.JoinInitial.handshake:type_name -> leat.type.v1.Handshake
+	49, // 8: leat.coordinator.v1.MemberOpen.session_timeout:type_name -> google.protobuf.Duration
+	49, // 9: leat.coordinator.v1.MemberOpen.rebalance_timeout:type_name -> google.protobuf.Duration
+	6,  // 10: leat.coordinator.v1.MemberOpen.owned:type_name -> leat.coordinator.v1.OwnedPartition
 	0,  // 11: leat.coordinator.v1.MemberOpen.reset_policy:type_name -> leat.coordinator.v1.OffsetResetPolicy
-	5,  // 12: leat.coordinator.v1.AssignmentAck.owned:type_name -> leat.coordinator.v1.OwnedPartition
-	8,  // 13: leat.coordinator.v1.MemberCommit.offsets:type_name -> leat.coordinator.v1.OffsetCommit
-	5,  // 14: leat.coordinator.v1.MemberRevoking.partitions:type_name -> leat.coordinator.v1.OwnedPartition
-	13, // 15: leat.coordinator.v1.JoinResponse.initial:type_name -> leat.coordinator.v1.JoinInitialResponse
-	14, // 16: leat.coordinator.v1.JoinResponse.opened:type_name -> leat.coordinator.v1.MemberOpened
-	15, // 17: leat.coordinator.v1.JoinResponse.assignment:type_name -> leat.coordinator.v1.Assignment
-	17, // 18: leat.coordinator.v1.JoinResponse.commit_result:type_name -> leat.coordinator.v1.CommitResult
-	19, // 19: leat.coordinator.v1.JoinResponse.pong:type_name -> leat.coordinator.v1.MemberPong
-	20, // 20: leat.coordinator.v1.JoinResponse.fenced:type_name -> leat.coordinator.v1.MemberFenced
-	21, // 21: leat.coordinator.v1.JoinResponse.left:type_name -> leat.coordinator.v1.MemberLeft
-	36, // 22: leat.coordinator.v1.JoinInitialResponse.handshake:type_name -> leat.type.v1.Handshake
-	38, // 23: leat.coordinator.v1.JoinInitialResponse.coordinator:type_name -> leat.type.v1.Process
-	37, // 24: leat.coordinator.v1.MemberOpened.ping_interval:type_name -> google.protobuf.Duration
-	37, // 25: leat.coordinator.v1.MemberOpened.session_timeout:type_name -> google.protobuf.Duration
-	16, // 26: leat.coordinator.v1.Assignment.partitions:type_name -> leat.coordinator.v1.AssignedPartition
-	37, // 27: leat.coordinator.v1.Assignment.revocation_timeout:type_name -> google.protobuf.Duration
-	39, // 28: leat.coordinator.v1.CommitResult.error:type_name -> leat.type.v1.Error
-	18, // 29: leat.coordinator.v1.CommitResult.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
-	39, // 30: leat.coordinator.v1.PartitionCommitError.error:type_name -> leat.type.v1.Error
-	39, // 31: leat.coordinator.v1.MemberFenced.error:type_name -> leat.type.v1.Error
-	23, // 32: leat.coordinator.v1.FetchOffsetsRequest.partitions:type_name -> leat.coordinator.v1.GroupPartition
-	25, // 33: leat.coordinator.v1.FetchOffsetsResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
-	40, // 34: leat.coordinator.v1.CommittedOffset.committed_at:type_name -> google.protobuf.Timestamp
-	8,  // 35: leat.coordinator.v1.CommitOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
-	18, // 36: leat.coordinator.v1.CommitOffsetsResponse.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
-	30, // 37: leat.coordinator.v1.ListGroupsResponse.groups:type_name -> leat.coordinator.v1.GroupSummary
-	1,  // 38: leat.coordinator.v1.GroupSummary.state:type_name -> leat.coordinator.v1.GroupState
-	30, // 39: leat.coordinator.v1.DescribeGroupResponse.summary:type_name -> leat.coordinator.v1.GroupSummary
-	33, // 40: leat.coordinator.v1.DescribeGroupResponse.members:type_name -> leat.coordinator.v1.GroupMember
-	25, // 41: leat.coordinator.v1.DescribeGroupResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
-	5,  // 42: leat.coordinator.v1.GroupMember.owned:type_name -> leat.coordinator.v1.OwnedPartition
-	5,  // 43: leat.coordinator.v1.GroupMember.target:type_name -> leat.coordinator.v1.OwnedPartition
-	2,  // 44: leat.coordinator.v1.GroupService.Join:input_type -> leat.coordinator.v1.JoinRequest
-	22, // 45: leat.coordinator.v1.GroupService.FetchOffsets:input_type -> leat.coordinator.v1.FetchOffsetsRequest
-	26, // 46: leat.coordinator.v1.GroupService.CommitOffsets:input_type -> leat.coordinator.v1.CommitOffsetsRequest
-	28, // 47: leat.coordinator.v1.GroupService.ListGroups:input_type -> leat.coordinator.v1.ListGroupsRequest
-	31, // 48: leat.coordinator.v1.GroupService.DescribeGroup:input_type -> leat.coordinator.v1.DescribeGroupRequest
-	34, // 49: leat.coordinator.v1.GroupService.DeleteGroup:input_type -> leat.coordinator.v1.DeleteGroupRequest
-	12, // 50: leat.coordinator.v1.GroupService.Join:output_type -> leat.coordinator.v1.JoinResponse
-	24, // 51: leat.coordinator.v1.GroupService.FetchOffsets:output_type -> leat.coordinator.v1.FetchOffsetsResponse
-	27, // 52: leat.coordinator.v1.GroupService.CommitOffsets:output_type -> leat.coordinator.v1.CommitOffsetsResponse
-	29, // 53: leat.coordinator.v1.GroupService.ListGroups:output_type -> leat.coordinator.v1.ListGroupsResponse
-	32, // 54: leat.coordinator.v1.GroupService.DescribeGroup:output_type -> leat.coordinator.v1.DescribeGroupResponse
-	35, // 55: leat.coordinator.v1.GroupService.DeleteGroup:output_type -> leat.coordinator.v1.DeleteGroupResponse
-	50, // [50:56] is the sub-list for method output_type
-	44, // [44:50] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	49, // 12: leat.coordinator.v1.MemberOpen.reset_by_duration:type_name -> google.protobuf.Duration
+	49, // 13: leat.coordinator.v1.MemberOpen.max_processing:type_name -> google.protobuf.Duration
+	6,  // 14: leat.coordinator.v1.AssignmentAck.owned:type_name -> leat.coordinator.v1.OwnedPartition
+	9,  // 15: leat.coordinator.v1.MemberCommit.offsets:type_name -> leat.coordinator.v1.OffsetCommit
+	11, // 16: leat.coordinator.v1.MemberPing.progress:type_name -> leat.coordinator.v1.MemberProgress
+	49, // 17: leat.coordinator.v1.MemberProgress.oldest_unprocessed_age:type_name -> google.protobuf.Duration
+	1,  // 18: leat.coordinator.v1.MemberProgress.waiting_for:type_name -> leat.coordinator.v1.WaitingFor
+	6,  // 19: leat.coordinator.v1.MemberRevoking.partitions:type_name -> leat.coordinator.v1.OwnedPartition
+	15, // 20: leat.coordinator.v1.JoinResponse.initial:type_name -> leat.coordinator.v1.JoinInitialResponse
+	16, // 21: leat.coordinator.v1.JoinResponse.opened:type_name -> leat.coordinator.v1.MemberOpened
+	17, // 22: leat.coordinator.v1.JoinResponse.assignment:type_name -> leat.coordinator.v1.Assignment
+	19, // 23: leat.coordinator.v1.JoinResponse.commit_result:type_name -> leat.coordinator.v1.CommitResult
+	21, // 24: leat.coordinator.v1.JoinResponse.pong:type_name -> leat.coordinator.v1.MemberPong
+	22, // 25: leat.coordinator.v1.JoinResponse.fenced:type_name -> leat.coordinator.v1.MemberFenced
+	23, // 26: leat.coordinator.v1.JoinResponse.left:type_name -> leat.coordinator.v1.MemberLeft
+	48, // 27: leat.coordinator.v1.JoinInitialResponse.handshake:type_name -> leat.type.v1.Handshake
+	50, // 28: leat.coordinator.v1.JoinInitialResponse.coordinator:type_name -> leat.type.v1.Process
+	49, // 29: leat.coordinator.v1.MemberOpened.ping_interval:type_name -> google.protobuf.Duration
+	49, // 30: leat.coordinator.v1.MemberOpened.session_timeout:type_name -> google.protobuf.Duration
+	18, // 31: leat.coordinator.v1.Assignment.partitions:type_name -> leat.coordinator.v1.AssignedPartition
+	49, // 32: leat.coordinator.v1.Assignment.revocation_timeout:type_name -> google.protobuf.Duration
+	51, // 33: leat.coordinator.v1.CommitResult.error:type_name -> leat.type.v1.Error
+	20, // 34: leat.coordinator.v1.CommitResult.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
+	51, // 35: leat.coordinator.v1.PartitionCommitError.error:type_name -> leat.type.v1.Error
+	51, // 36: leat.coordinator.v1.MemberFenced.error:type_name -> leat.type.v1.Error
+	25, // 37: leat.coordinator.v1.FetchOffsetsRequest.partitions:type_name -> leat.coordinator.v1.GroupPartition
+	27, // 38: leat.coordinator.v1.FetchOffsetsResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
+	52, // 39: leat.coordinator.v1.CommittedOffset.committed_at:type_name -> google.protobuf.Timestamp
+	9,  // 40: leat.coordinator.v1.CommitOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
+	20, // 41: leat.coordinator.v1.CommitOffsetsResponse.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
+	9,  // 42: leat.coordinator.v1.ResetOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
+	49, // 43: leat.coordinator.v1.ResetOffsetsRequest.revocation_timeout:type_name -> google.protobuf.Duration
+	32, // 44: leat.coordinator.v1.ResetOffsetsResponse.offsets:type_name -> leat.coordinator.v1.ResetOffset
+	51, // 45: leat.coordinator.v1.ResetOffset.error:type_name -> leat.type.v1.Error
+	35, // 46: leat.coordinator.v1.SimulateGroupResponse.members:type_name -> leat.coordinator.v1.SimulatedMember
+	36, // 47: leat.coordinator.v1.SimulateGroupResponse.moves:type_name -> leat.coordinator.v1.PartitionMove
+	25, // 48: leat.coordinator.v1.SimulatedMember.partitions:type_name -> leat.coordinator.v1.GroupPartition
+	39, // 49: leat.coordinator.v1.ListGroupsResponse.groups:type_name -> leat.coordinator.v1.GroupSummary
+	2,  // 50: leat.coordinator.v1.GroupSummary.state:type_name -> leat.coordinator.v1.GroupState
+	39, // 51: leat.coordinator.v1.DescribeGroupResponse.summary:type_name -> leat.coordinator.v1.GroupSummary
+	44, // 52: leat.coordinator.v1.DescribeGroupResponse.members:type_name -> leat.coordinator.v1.GroupMember
+	27, // 53: leat.coordinator.v1.DescribeGroupResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
+	42, // 54: leat.coordinator.v1.DescribeGroupResponse.rebalances:type_name -> leat.coordinator.v1.Rebalance
+	43, // 55: leat.coordinator.v1.DescribeGroupResponse.unowned:type_name -> leat.coordinator.v1.UnownedPartition
+	52, // 56: leat.coordinator.v1.Rebalance.started_at:type_name -> google.protobuf.Timestamp
+	36, // 57: leat.coordinator.v1.Rebalance.moves:type_name -> leat.coordinator.v1.PartitionMove
+	52, // 58: leat.coordinator.v1.Rebalance.finished_at:type_name -> google.protobuf.Timestamp
+	49, // 59: leat.coordinator.v1.Rebalance.longest_unowned:type_name -> google.protobuf.Duration
+	49, // 60: leat.coordinator.v1.Rebalance.total_unowned:type_name -> google.protobuf.Duration
+	49, // 61: leat.coordinator.v1.UnownedPartition.since:type_name -> google.protobuf.Duration
+	6,  // 62: leat.coordinator.v1.GroupMember.owned:type_name -> leat.coordinator.v1.OwnedPartition
+	6,  // 63: leat.coordinator.v1.GroupMember.target:type_name -> leat.coordinator.v1.OwnedPartition
+	49, // 64: leat.coordinator.v1.GroupMember.session_timeout:type_name -> google.protobuf.Duration
+	49, // 65: leat.coordinator.v1.GroupMember.rebalance_timeout:type_name -> google.protobuf.Duration
+	49, // 66: leat.coordinator.v1.GroupMember.max_processing:type_name -> google.protobuf.Duration
+	49, // 67: leat.coordinator.v1.GroupMember.last_sign:type_name -> google.protobuf.Duration
+	11, // 68: leat.coordinator.v1.GroupMember.progress:type_name -> leat.coordinator.v1.MemberProgress
+	45, // 69: leat.coordinator.v1.GroupMember.revoking:type_name -> leat.coordinator.v1.RevokingPartition
+	25, // 70: leat.coordinator.v1.GroupMember.stuck:type_name -> leat.coordinator.v1.GroupPartition
+	49, // 71: leat.coordinator.v1.RevokingPartition.remaining:type_name -> google.protobuf.Duration
+	3,  // 72: leat.coordinator.v1.GroupService.Join:input_type -> leat.coordinator.v1.JoinRequest
+	24, // 73: leat.coordinator.v1.GroupService.FetchOffsets:input_type -> leat.coordinator.v1.FetchOffsetsRequest
+	28, // 74: leat.coordinator.v1.GroupService.CommitOffsets:input_type -> leat.coordinator.v1.CommitOffsetsRequest
+	30, // 75: leat.coordinator.v1.GroupService.ResetOffsets:input_type -> leat.coordinator.v1.ResetOffsetsRequest
+	33, // 76: leat.coordinator.v1.GroupService.SimulateGroup:input_type -> leat.coordinator.v1.SimulateGroupRequest
+	37, // 77: leat.coordinator.v1.GroupService.ListGroups:input_type -> leat.coordinator.v1.ListGroupsRequest
+	40, // 78: leat.coordinator.v1.GroupService.DescribeGroup:input_type -> leat.coordinator.v1.DescribeGroupRequest
+	46, // 79: leat.coordinator.v1.GroupService.DeleteGroup:input_type -> leat.coordinator.v1.DeleteGroupRequest
+	14, // 80: leat.coordinator.v1.GroupService.Join:output_type -> leat.coordinator.v1.JoinResponse
+	26, // 81: leat.coordinator.v1.GroupService.FetchOffsets:output_type -> leat.coordinator.v1.FetchOffsetsResponse
+	29, // 82: leat.coordinator.v1.GroupService.CommitOffsets:output_type -> leat.coordinator.v1.CommitOffsetsResponse
+	31, // 83: leat.coordinator.v1.GroupService.ResetOffsets:output_type -> leat.coordinator.v1.ResetOffsetsResponse
+	34, // 84: leat.coordinator.v1.GroupService.SimulateGroup:output_type -> leat.coordinator.v1.SimulateGroupResponse
+	38, // 85: leat.coordinator.v1.GroupService.ListGroups:output_type -> leat.coordinator.v1.ListGroupsResponse
+	41, // 86: leat.coordinator.v1.GroupService.DescribeGroup:output_type -> leat.coordinator.v1.DescribeGroupResponse
+	47, // 87: leat.coordinator.v1.GroupService.DeleteGroup:output_type -> leat.coordinator.v1.DeleteGroupResponse
+	80, // [80:88] is the sub-list for method output_type
+	72, // [72:80] is the sub-list for method input_type
+	72, // [72:72] is the sub-list for extension type_name
+	72, // [72:72] is the sub-list for extension extendee
+	0,  // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_leat_coordinator_v1_group_service_proto_init() }
@@ -2898,7 +4156,7 @@ func file_leat_coordinator_v1_group_service_proto_init() {
 		(*JoinRequest_Revoking)(nil),
 		(*JoinRequest_Leave)(nil),
 	}
-	file_leat_coordinator_v1_group_service_proto_msgTypes[10].OneofWrappers = []any{
+	file_leat_coordinator_v1_group_service_proto_msgTypes[11].OneofWrappers = []any{
 		(*JoinResponse_Initial)(nil),
 		(*JoinResponse_Opened)(nil),
 		(*JoinResponse_Assignment)(nil),
@@ -2912,8 +4170,8 @@ func file_leat_coordinator_v1_group_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_coordinator_v1_group_service_proto_rawDesc), len(file_leat_coordinator_v1_group_service_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   34,
+			NumEnums:      3,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,8 @@ const (
 	GroupService_Join_FullMethodName          = "/leat.coordinator.v1.GroupService/Join"
 	GroupService_FetchOffsets_FullMethodName  = "/leat.coordinator.v1.GroupService/FetchOffsets"
 	GroupService_CommitOffsets_FullMethodName = "/leat.coordinator.v1.GroupService/CommitOffsets"
+	GroupService_ResetOffsets_FullMethodName  = "/leat.coordinator.v1.GroupService/ResetOffsets"
+	GroupService_SimulateGroup_FullMethodName = "/leat.coordinator.v1.GroupService/SimulateGroup"
 	GroupService_ListGroups_FullMethodName    = "/leat.coordinator.v1.GroupService/ListGroups"
 	GroupService_DescribeGroup_FullMethodName = "/leat.coordinator.v1.GroupService/DescribeGroup"
 	GroupService_DeleteGroup_FullMethodName   = "/leat.coordinator.v1.GroupService/DeleteGroup"
@@ -43,6 +45,13 @@ type GroupServiceClient interface {
 	FetchOffsets(ctx context.Context, in *FetchOffsetsRequest, opts ...grpc.CallOption) (*FetchOffsetsResponse, error)
 	// CommitOffsets commits for a group without members. Idempotent.
 	CommitOffsets(ctx context.Context, in *CommitOffsetsRequest, opts ...grpc.CallOption) (*CommitOffsetsResponse, error)
+	// ResetOffsets sets offsets of a group, also while it has members: it revokes
+	// the partitions, waits until they have been given up, writes, and hands them out
+	// again. Idempotent.
+	ResetOffsets(ctx context.Context, in *ResetOffsetsRequest, opts ...grpc.CallOption) (*ResetOffsetsResponse, error)
+	// SimulateGroup tells who would hold what, and what would move, if members came
+	// or went. It changes nothing. Idempotent.
+	SimulateGroup(ctx context.Context, in *SimulateGroupRequest, opts ...grpc.CallOption) (*SimulateGroupResponse, error)
 	// ListGroups lists groups of the shards that this coordinator owns.
 	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
 	// DescribeGroup tells members, assignment and offsets. Idempotent.
@@ -87,6 +96,26 @@ func (c *groupServiceClient) CommitOffsets(ctx context.Context, in *CommitOffset
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CommitOffsetsResponse)
 	err := c.cc.Invoke(ctx, GroupService_CommitOffsets_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *groupServiceClient) ResetOffsets(ctx context.Context, in *ResetOffsetsRequest, opts ...grpc.CallOption) (*ResetOffsetsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResetOffsetsResponse)
+	err := c.cc.Invoke(ctx, GroupService_ResetOffsets_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *groupServiceClient) SimulateGroup(ctx context.Context, in *SimulateGroupRequest, opts ...grpc.CallOption) (*SimulateGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SimulateGroupResponse)
+	err := c.cc.Invoke(ctx, GroupService_SimulateGroup_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -139,6 +168,13 @@ type GroupServiceServer interface {
 	FetchOffsets(context.Context, *FetchOffsetsRequest) (*FetchOffsetsResponse, error)
 	// CommitOffsets commits for a group without members. Idempotent.
 	CommitOffsets(context.Context, *CommitOffsetsRequest) (*CommitOffsetsResponse, error)
+	// ResetOffsets sets offsets of a group, also while it has members: it revokes
+	// the partitions, waits until they have been given up, writes, and hands them out
+	// again. Idempotent.
+	ResetOffsets(context.Context, *ResetOffsetsRequest) (*ResetOffsetsResponse, error)
+	// SimulateGroup tells who would hold what, and what would move, if members came
+	// or went. It changes nothing. Idempotent.
+	SimulateGroup(context.Context, *SimulateGroupRequest) (*SimulateGroupResponse, error)
 	// ListGroups lists groups of the shards that this coordinator owns.
 	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
 	// DescribeGroup tells members, assignment and offsets. Idempotent.
@@ -164,6 +200,12 @@ func (UnimplementedGroupServiceServer) FetchOffsets(context.Context, *FetchOffse
 }
 func (UnimplementedGroupServiceServer) CommitOffsets(context.Context, *CommitOffsetsRequest) (*CommitOffsetsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CommitOffsets not implemented")
+}
+func (UnimplementedGroupServiceServer) ResetOffsets(context.Context, *ResetOffsetsRequest) (*ResetOffsetsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResetOffsets not implemented")
+}
+func (UnimplementedGroupServiceServer) SimulateGroup(context.Context, *SimulateGroupRequest) (*SimulateGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SimulateGroup not implemented")
 }
 func (UnimplementedGroupServiceServer) ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListGroups not implemented")
@@ -238,6 +280,42 @@ func _GroupService_CommitOffsets_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _GroupService_ResetOffsets_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResetOffsetsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GroupServiceServer).ResetOffsets(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GroupService_ResetOffsets_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GroupServiceServer).ResetOffsets(ctx, req.(*ResetOffsetsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _GroupService_SimulateGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SimulateGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GroupServiceServer).SimulateGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GroupService_SimulateGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GroupServiceServer).SimulateGroup(ctx, req.(*SimulateGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _GroupService_ListGroups_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListGroupsRequest)
 	if err := dec(in); err != nil {
@@ -306,6 +384,14 @@ var GroupService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CommitOffsets",
 			Handler:    _GroupService_CommitOffsets_Handler,
+		},
+		{
+			MethodName: "ResetOffsets",
+			Handler:    _GroupService_ResetOffsets_Handler,
+		},
+		{
+			MethodName: "SimulateGroup",
+			Handler:    _GroupService_SimulateGroup_Handler,
 		},
 		{
 			MethodName: "ListGroups",

@@ -10,6 +10,7 @@ import (
 	v1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -78,6 +79,75 @@ func (x ConfigSource) Number() protoreflect.EnumNumber {
 // Deprecated: Use ConfigSource.Descriptor instead.
 func (ConfigSource) EnumDescriptor() ([]byte, []int) {
 	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{0}
+}
+
+// HeldBackBy is what holds a group back in a partition.
+type HeldBackBy int32
+
+const (
+	// Not known: the member tells nothing of its progress, or there is none.
+	HeldBackBy_HELD_BACK_BY_UNSPECIFIED HeldBackBy = 0
+	// Nothing.
+	HeldBackBy_HELD_BACK_BY_NOTHING HeldBackBy = 1
+	// Nobody holds the partition.
+	HeldBackBy_HELD_BACK_BY_NO_OWNER HeldBackBy = 2
+	// The broker.
+	HeldBackBy_HELD_BACK_BY_BROKER HeldBackBy = 3
+	// The network.
+	HeldBackBy_HELD_BACK_BY_NETWORK HeldBackBy = 4
+	// The client grants no credit.
+	HeldBackBy_HELD_BACK_BY_CREDIT HeldBackBy = 5
+	// The application.
+	HeldBackBy_HELD_BACK_BY_APPLICATION HeldBackBy = 6
+)
+
+// Enum value maps for HeldBackBy.
+var (
+	HeldBackBy_name = map[int32]string{
+		0: "HELD_BACK_BY_UNSPECIFIED",
+		1: "HELD_BACK_BY_NOTHING",
+		2: "HELD_BACK_BY_NO_OWNER",
+		3: "HELD_BACK_BY_BROKER",
+		4: "HELD_BACK_BY_NETWORK",
+		5: "HELD_BACK_BY_CREDIT",
+		6: "HELD_BACK_BY_APPLICATION",
+	}
+	HeldBackBy_value = map[string]int32{
+		"HELD_BACK_BY_UNSPECIFIED": 0,
+		"HELD_BACK_BY_NOTHING":     1,
+		"HELD_BACK_BY_NO_OWNER":    2,
+		"HELD_BACK_BY_BROKER":      3,
+		"HELD_BACK_BY_NETWORK":     4,
+		"HELD_BACK_BY_CREDIT":      5,
+		"HELD_BACK_BY_APPLICATION": 6,
+	}
+)
+
+func (x HeldBackBy) Enum() *HeldBackBy {
+	p := new(HeldBackBy)
+	*p = x
+	return p
+}
+
+func (x HeldBackBy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (HeldBackBy) Descriptor() protoreflect.EnumDescriptor {
+	return file_leat_gateway_v1_admin_service_proto_enumTypes[1].Descriptor()
+}
+
+func (HeldBackBy) Type() protoreflect.EnumType {
+	return &file_leat_gateway_v1_admin_service_proto_enumTypes[1]
+}
+
+func (x HeldBackBy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use HeldBackBy.Descriptor instead.
+func (HeldBackBy) EnumDescriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{1}
 }
 
 // CreateTopicRequest describes a topic to create.
@@ -2490,7 +2560,26 @@ type GroupMember struct {
 	// Member epoch.
 	MemberEpoch int64 `protobuf:"varint,5,opt,name=member_epoch,json=memberEpoch,proto3" json:"member_epoch,omitempty"`
 	// Number of partitions it holds.
-	Partitions    int32 `protobuf:"varint,6,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	Partitions int32 `protobuf:"varint,6,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	// Topics subscribed to by name.
+	Topics []string `protobuf:"bytes,7,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Topics subscribed to by regular expression; empty: none.
+	TopicPattern string `protobuf:"bytes,8,opt,name=topic_pattern,json=topicPattern,proto3" json:"topic_pattern,omitempty"`
+	// Session timeout.
+	SessionTimeout *durationpb.Duration `protobuf:"bytes,9,opt,name=session_timeout,json=sessionTimeout,proto3" json:"session_timeout,omitempty"`
+	// Rebalance timeout.
+	RebalanceTimeout *durationpb.Duration `protobuf:"bytes,10,opt,name=rebalance_timeout,json=rebalanceTimeout,proto3" json:"rebalance_timeout,omitempty"`
+	// Longest time without progress; absent: any.
+	MaxProcessing *durationpb.Duration `protobuf:"bytes,11,opt,name=max_processing,json=maxProcessing,proto3" json:"max_processing,omitempty"`
+	// Whether it is connected now.
+	Attached bool `protobuf:"varint,12,opt,name=attached,proto3" json:"attached,omitempty"`
+	// Time since its last sign of life.
+	LastSign *durationpb.Duration `protobuf:"bytes,13,opt,name=last_sign,json=lastSign,proto3" json:"last_sign,omitempty"`
+	// Whether it is stuck in some partition: nothing was released for more than 30 s
+	// although a record has waited for that long.
+	Stuck bool `protobuf:"varint,14,opt,name=stuck,proto3" json:"stuck,omitempty"`
+	// Member that took over its instance id; empty: none.
+	ReplacedBy    string `protobuf:"bytes,15,opt,name=replaced_by,json=replacedBy,proto3" json:"replaced_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2567,6 +2656,69 @@ func (x *GroupMember) GetPartitions() int32 {
 	return 0
 }
 
+func (x *GroupMember) GetTopics() []string {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+func (x *GroupMember) GetTopicPattern() string {
+	if x != nil {
+		return x.TopicPattern
+	}
+	return ""
+}
+
+func (x *GroupMember) GetSessionTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.SessionTimeout
+	}
+	return nil
+}
+
+func (x *GroupMember) GetRebalanceTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.RebalanceTimeout
+	}
+	return nil
+}
+
+func (x *GroupMember) GetMaxProcessing() *durationpb.Duration {
+	if x != nil {
+		return x.MaxProcessing
+	}
+	return nil
+}
+
+func (x *GroupMember) GetAttached() bool {
+	if x != nil {
+		return x.Attached
+	}
+	return false
+}
+
+func (x *GroupMember) GetLastSign() *durationpb.Duration {
+	if x != nil {
+		return x.LastSign
+	}
+	return nil
+}
+
+func (x *GroupMember) GetStuck() bool {
+	if x != nil {
+		return x.Stuck
+	}
+	return false
+}
+
+func (x *GroupMember) GetReplacedBy() string {
+	if x != nil {
+		return x.ReplacedBy
+	}
+	return ""
+}
+
 // GroupPartition is how far a group has come in one partition.
 type GroupPartition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2583,7 +2735,42 @@ type GroupPartition struct {
 	// Member that holds it; empty: none.
 	MemberId string `protobuf:"bytes,6,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	// What was kept with the commit.
-	Metadata      string `protobuf:"bytes,7,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Metadata string `protobuf:"bytes,7,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// Id of the topic, 16 bytes.
+	TopicId []byte `protobuf:"bytes,8,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Age of the oldest unread record by the time it was appended; 0 without a lag,
+	// absent: unknown.
+	LagAge *durationpb.Duration `protobuf:"bytes,9,opt,name=lag_age,json=lagAge,proto3" json:"lag_age,omitempty"`
+	// The record is at least that old: the sample did not reach back to it.
+	LagAgeAtLeast bool `protobuf:"varint,10,opt,name=lag_age_at_least,json=lagAgeAtLeast,proto3" json:"lag_age_at_least,omitempty"`
+	// Records that the group gets through in a second, from two looks at its commits;
+	// negative: unknown.
+	RecordsPerSecond float64 `protobuf:"fixed64,11,opt,name=records_per_second,json=recordsPerSecond,proto3" json:"records_per_second,omitempty"`
+	// Records appended in a second, likewise.
+	AppendedPerSecond float64 `protobuf:"fixed64,12,opt,name=appended_per_second,json=appendedPerSecond,proto3" json:"appended_per_second,omitempty"`
+	// Time to catch up at these rates; absent: unknown, or never.
+	CatchUp *durationpb.Duration `protobuf:"bytes,13,opt,name=catch_up,json=catchUp,proto3" json:"catch_up,omitempty"`
+	// What holds the group back here.
+	HeldBackBy HeldBackBy `protobuf:"varint,14,opt,name=held_back_by,json=heldBackBy,proto3,enum=leat.gateway.v1.HeldBackBy" json:"held_back_by,omitempty"`
+	// What holds it back, for people.
+	HeldBackDetail string `protobuf:"bytes,15,opt,name=held_back_detail,json=heldBackDetail,proto3" json:"held_back_detail,omitempty"`
+	// Offset after the last record handed out; -1: unknown.
+	Delivered int64 `protobuf:"varint,16,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	// Offset below which everything was released; -1: unknown.
+	Processed int64 `protobuf:"varint,17,opt,name=processed,proto3" json:"processed,omitempty"`
+	// How long the oldest record that was handed out and not released has waited;
+	// absent: there is none.
+	OldestUnprocessedAge *durationpb.Duration `protobuf:"bytes,18,opt,name=oldest_unprocessed_age,json=oldestUnprocessedAge,proto3" json:"oldest_unprocessed_age,omitempty"`
+	// Whether the member is stuck here.
+	Stuck bool `protobuf:"varint,19,opt,name=stuck,proto3" json:"stuck,omitempty"`
+	// Whether the member has been asked to give it up.
+	Revoking bool `protobuf:"varint,20,opt,name=revoking,proto3" json:"revoking,omitempty"`
+	// Time left to give it up; absent: it need not.
+	RevokingRemaining *durationpb.Duration `protobuf:"bytes,21,opt,name=revoking_remaining,json=revokingRemaining,proto3" json:"revoking_remaining,omitempty"`
+	// Member that should hold it; empty: none.
+	TargetMemberId string `protobuf:"bytes,22,opt,name=target_member_id,json=targetMemberId,proto3" json:"target_member_id,omitempty"`
+	// Time without an owner; absent: it has one.
+	Unowned       *durationpb.Duration `protobuf:"bytes,23,opt,name=unowned,proto3" json:"unowned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2665,6 +2852,118 @@ func (x *GroupPartition) GetMetadata() string {
 		return x.Metadata
 	}
 	return ""
+}
+
+func (x *GroupPartition) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *GroupPartition) GetLagAge() *durationpb.Duration {
+	if x != nil {
+		return x.LagAge
+	}
+	return nil
+}
+
+func (x *GroupPartition) GetLagAgeAtLeast() bool {
+	if x != nil {
+		return x.LagAgeAtLeast
+	}
+	return false
+}
+
+func (x *GroupPartition) GetRecordsPerSecond() float64 {
+	if x != nil {
+		return x.RecordsPerSecond
+	}
+	return 0
+}
+
+func (x *GroupPartition) GetAppendedPerSecond() float64 {
+	if x != nil {
+		return x.AppendedPerSecond
+	}
+	return 0
+}
+
+func (x *GroupPartition) GetCatchUp() *durationpb.Duration {
+	if x != nil {
+		return x.CatchUp
+	}
+	return nil
+}
+
+func (x *GroupPartition) GetHeldBackBy() HeldBackBy {
+	if x != nil {
+		return x.HeldBackBy
+	}
+	return HeldBackBy_HELD_BACK_BY_UNSPECIFIED
+}
+
+func (x *GroupPartition) GetHeldBackDetail() string {
+	if x != nil {
+		return x.HeldBackDetail
+	}
+	return ""
+}
+
+func (x *GroupPartition) GetDelivered() int64 {
+	if x != nil {
+		return x.Delivered
+	}
+	return 0
+}
+
+func (x *GroupPartition) GetProcessed() int64 {
+	if x != nil {
+		return x.Processed
+	}
+	return 0
+}
+
+func (x *GroupPartition) GetOldestUnprocessedAge() *durationpb.Duration {
+	if x != nil {
+		return x.OldestUnprocessedAge
+	}
+	return nil
+}
+
+func (x *GroupPartition) GetStuck() bool {
+	if x != nil {
+		return x.Stuck
+	}
+	return false
+}
+
+func (x *GroupPartition) GetRevoking() bool {
+	if x != nil {
+		return x.Revoking
+	}
+	return false
+}
+
+func (x *GroupPartition) GetRevokingRemaining() *durationpb.Duration {
+	if x != nil {
+		return x.RevokingRemaining
+	}
+	return nil
+}
+
+func (x *GroupPartition) GetTargetMemberId() string {
+	if x != nil {
+		return x.TargetMemberId
+	}
+	return ""
+}
+
+func (x *GroupPartition) GetUnowned() *durationpb.Duration {
+	if x != nil {
+		return x.Unowned
+	}
+	return nil
 }
 
 // CommitGroupOffsetsRequest sets offsets.
@@ -2833,6 +3132,852 @@ func (*CommitGroupOffsetsResponse) Descriptor() ([]byte, []int) {
 	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{40}
 }
 
+// ResetGroupOffsetsRequest says where a group is to go on.
+type ResetGroupOffsetsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in CreateTopicRequest.
+	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Group name.
+	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	// Topics and partitions; empty: everything that the group has offsets of or that is
+	// assigned to its members.
+	Topics []*TopicPartitions `protobuf:"bytes,3,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Where to.
+	//
+	// Types that are valid to be assigned to Target:
+	//
+	//	*ResetGroupOffsetsRequest_Spec
+	//	*ResetGroupOffsetsRequest_Offset
+	//	*ResetGroupOffsetsRequest_ByDuration
+	//	*ResetGroupOffsetsRequest_ShiftBy
+	Target isResetGroupOffsetsRequest_Target `protobuf_oneof:"target"`
+	// Change nothing, and tell what would be.
+	DryRun bool `protobuf:"varint,8,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Time to wait for members to give the partitions up; absent: 30 s.
+	RevocationTimeout *durationpb.Duration `protobuf:"bytes,9,opt,name=revocation_timeout,json=revocationTimeout,proto3" json:"revocation_timeout,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *ResetGroupOffsetsRequest) Reset() {
+	*x = ResetGroupOffsetsRequest{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetGroupOffsetsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetGroupOffsetsRequest) ProtoMessage() {}
+
+func (x *ResetGroupOffsetsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetGroupOffsetsRequest.ProtoReflect.Descriptor instead.
+func (*ResetGroupOffsetsRequest) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *ResetGroupOffsetsRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *ResetGroupOffsetsRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ResetGroupOffsetsRequest) GetTopics() []*TopicPartitions {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+func (x *ResetGroupOffsetsRequest) GetTarget() isResetGroupOffsetsRequest_Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *ResetGroupOffsetsRequest) GetSpec() *v1.OffsetSpec {
+	if x != nil {
+		if x, ok := x.Target.(*ResetGroupOffsetsRequest_Spec); ok {
+			return x.Spec
+		}
+	}
+	return nil
+}
+
+func (x *ResetGroupOffsetsRequest) GetOffset() int64 {
+	if x != nil {
+		if x, ok := x.Target.(*ResetGroupOffsetsRequest_Offset); ok {
+			return x.Offset
+		}
+	}
+	return 0
+}
+
+func (x *ResetGroupOffsetsRequest) GetByDuration() *durationpb.Duration {
+	if x != nil {
+		if x, ok := x.Target.(*ResetGroupOffsetsRequest_ByDuration); ok {
+			return x.ByDuration
+		}
+	}
+	return nil
+}
+
+func (x *ResetGroupOffsetsRequest) GetShiftBy() int64 {
+	if x != nil {
+		if x, ok := x.Target.(*ResetGroupOffsetsRequest_ShiftBy); ok {
+			return x.ShiftBy
+		}
+	}
+	return 0
+}
+
+func (x *ResetGroupOffsetsRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *ResetGroupOffsetsRequest) GetRevocationTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.RevocationTimeout
+	}
+	return nil
+}
+
+type isResetGroupOffsetsRequest_Target interface {
+	isResetGroupOffsetsRequest_Target()
+}
+
+type ResetGroupOffsetsRequest_Spec struct {
+	// To the log start, the visible end, or a timestamp; without a record of that
+	// time or later, to the visible end.
+	Spec *v1.OffsetSpec `protobuf:"bytes,4,opt,name=spec,proto3,oneof"`
+}
+
+type ResetGroupOffsetsRequest_Offset struct {
+	// To an offset, of one that exists: it is brought between log start and visible
+	// end.
+	Offset int64 `protobuf:"varint,5,opt,name=offset,proto3,oneof"`
+}
+
+type ResetGroupOffsetsRequest_ByDuration struct {
+	// To the first record no older than this; without one, to the visible end.
+	ByDuration *durationpb.Duration `protobuf:"bytes,6,opt,name=by_duration,json=byDuration,proto3,oneof"`
+}
+
+type ResetGroupOffsetsRequest_ShiftBy struct {
+	// By a number of offsets, forward or back, from what is committed.
+	ShiftBy int64 `protobuf:"varint,7,opt,name=shift_by,json=shiftBy,proto3,oneof"`
+}
+
+func (*ResetGroupOffsetsRequest_Spec) isResetGroupOffsetsRequest_Target() {}
+
+func (*ResetGroupOffsetsRequest_Offset) isResetGroupOffsetsRequest_Target() {}
+
+func (*ResetGroupOffsetsRequest_ByDuration) isResetGroupOffsetsRequest_Target() {}
+
+func (*ResetGroupOffsetsRequest_ShiftBy) isResetGroupOffsetsRequest_Target() {}
+
+// TopicPartitions names partitions of a topic.
+type TopicPartitions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition numbers; empty: all.
+	Partitions    []int32 `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopicPartitions) Reset() {
+	*x = TopicPartitions{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopicPartitions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopicPartitions) ProtoMessage() {}
+
+func (x *TopicPartitions) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopicPartitions.ProtoReflect.Descriptor instead.
+func (*TopicPartitions) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *TopicPartitions) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *TopicPartitions) GetPartitions() []int32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+// ResetGroupOffsetsResponse tells what became of each partition.
+type ResetGroupOffsetsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By topic and partition.
+	Rows          []*GroupOffsetReset `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetGroupOffsetsResponse) Reset() {
+	*x = ResetGroupOffsetsResponse{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetGroupOffsetsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetGroupOffsetsResponse) ProtoMessage() {}
+
+func (x *ResetGroupOffsetsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetGroupOffsetsResponse.ProtoReflect.Descriptor instead.
+func (*ResetGroupOffsetsResponse) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ResetGroupOffsetsResponse) GetRows() []*GroupOffsetReset {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+// GroupOffsetReset is the reset of one partition.
+type GroupOffsetReset struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Committed offset before; -1: none.
+	OldOffset int64 `protobuf:"varint,3,opt,name=old_offset,json=oldOffset,proto3" json:"old_offset,omitempty"`
+	// Committed offset after, or, with dry_run, as it would be; -1: none.
+	NewOffset int64 `protobuf:"varint,4,opt,name=new_offset,json=newOffset,proto3" json:"new_offset,omitempty"`
+	// What was asked for lies outside of the log and was brought to its edge.
+	Clamped bool `protobuf:"varint,5,opt,name=clamped,proto3" json:"clamped,omitempty"`
+	// Set if it was not reset, or, with dry_run, could not be.
+	Error         *v1.Error `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupOffsetReset) Reset() {
+	*x = GroupOffsetReset{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupOffsetReset) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupOffsetReset) ProtoMessage() {}
+
+func (x *GroupOffsetReset) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupOffsetReset.ProtoReflect.Descriptor instead.
+func (*GroupOffsetReset) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *GroupOffsetReset) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *GroupOffsetReset) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *GroupOffsetReset) GetOldOffset() int64 {
+	if x != nil {
+		return x.OldOffset
+	}
+	return 0
+}
+
+func (x *GroupOffsetReset) GetNewOffset() int64 {
+	if x != nil {
+		return x.NewOffset
+	}
+	return 0
+}
+
+func (x *GroupOffsetReset) GetClamped() bool {
+	if x != nil {
+		return x.Clamped
+	}
+	return false
+}
+
+func (x *GroupOffsetReset) GetError() *v1.Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// ExplainGroupRequest names a group.
+type ExplainGroupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Group name.
+	Group         string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainGroupRequest) Reset() {
+	*x = ExplainGroupRequest{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainGroupRequest) ProtoMessage() {}
+
+func (x *ExplainGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainGroupRequest.ProtoReflect.Descriptor instead.
+func (*ExplainGroupRequest) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ExplainGroupRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+// ExplainGroupResponse tells the last rebalances.
+type ExplainGroupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Newest first; at most 64.
+	Rebalances    []*GroupRebalance `protobuf:"bytes,1,rep,name=rebalances,proto3" json:"rebalances,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainGroupResponse) Reset() {
+	*x = ExplainGroupResponse{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainGroupResponse) ProtoMessage() {}
+
+func (x *ExplainGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainGroupResponse.ProtoReflect.Descriptor instead.
+func (*ExplainGroupResponse) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *ExplainGroupResponse) GetRebalances() []*GroupRebalance {
+	if x != nil {
+		return x.Rebalances
+	}
+	return nil
+}
+
+// GroupRebalance is one change of who should hold what, or one reset of offsets.
+type GroupRebalance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Group epoch that it made.
+	GroupEpoch int64 `protobuf:"varint,1,opt,name=group_epoch,json=groupEpoch,proto3" json:"group_epoch,omitempty"`
+	// Why.
+	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	// When it began.
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// When every partition had its owner; absent: it has not ended, or another one began
+	// first.
+	FinishedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
+	// Number of partitions that moved.
+	Moved int32 `protobuf:"varint,5,opt,name=moved,proto3" json:"moved,omitempty"`
+	// Partitions that moved, as many as are kept.
+	Moves []*GroupMove `protobuf:"bytes,6,rep,name=moves,proto3" json:"moves,omitempty"`
+	// Longest time that a partition was without an owner.
+	LongestUnowned *durationpb.Duration `protobuf:"bytes,7,opt,name=longest_unowned,json=longestUnowned,proto3" json:"longest_unowned,omitempty"`
+	// Those times of all partitions together.
+	TotalUnowned  *durationpb.Duration `protobuf:"bytes,8,opt,name=total_unowned,json=totalUnowned,proto3" json:"total_unowned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupRebalance) Reset() {
+	*x = GroupRebalance{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupRebalance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupRebalance) ProtoMessage() {}
+
+func (x *GroupRebalance) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupRebalance.ProtoReflect.Descriptor instead.
+func (*GroupRebalance) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *GroupRebalance) GetGroupEpoch() int64 {
+	if x != nil {
+		return x.GroupEpoch
+	}
+	return 0
+}
+
+func (x *GroupRebalance) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *GroupRebalance) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *GroupRebalance) GetFinishedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FinishedAt
+	}
+	return nil
+}
+
+func (x *GroupRebalance) GetMoved() int32 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *GroupRebalance) GetMoves() []*GroupMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *GroupRebalance) GetLongestUnowned() *durationpb.Duration {
+	if x != nil {
+		return x.LongestUnowned
+	}
+	return nil
+}
+
+func (x *GroupRebalance) GetTotalUnowned() *durationpb.Duration {
+	if x != nil {
+		return x.TotalUnowned
+	}
+	return nil
+}
+
+// GroupMove is a partition that changes hands.
+type GroupMove struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name; empty if the topic is gone.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Member that should hold it before; empty: none.
+	From string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Member that should hold it after; empty: none.
+	To            string `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupMove) Reset() {
+	*x = GroupMove{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupMove) ProtoMessage() {}
+
+func (x *GroupMove) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupMove.ProtoReflect.Descriptor instead.
+func (*GroupMove) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *GroupMove) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *GroupMove) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *GroupMove) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *GroupMove) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+// SimulateGroupRequest says what would change.
+type SimulateGroupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Group name.
+	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// Members to take out, by member id or by instance id.
+	RemoveMembers []string `protobuf:"bytes,2,rep,name=remove_members,json=removeMembers,proto3" json:"remove_members,omitempty"`
+	// Number of members to add; at most 2,000.
+	AddMembers int32 `protobuf:"varint,3,opt,name=add_members,json=addMembers,proto3" json:"add_members,omitempty"`
+	// Member whose subscription the added ones have; empty: the first one's by id.
+	LikeMember    string `protobuf:"bytes,4,opt,name=like_member,json=likeMember,proto3" json:"like_member,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SimulateGroupRequest) Reset() {
+	*x = SimulateGroupRequest{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SimulateGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SimulateGroupRequest) ProtoMessage() {}
+
+func (x *SimulateGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SimulateGroupRequest.ProtoReflect.Descriptor instead.
+func (*SimulateGroupRequest) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *SimulateGroupRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *SimulateGroupRequest) GetRemoveMembers() []string {
+	if x != nil {
+		return x.RemoveMembers
+	}
+	return nil
+}
+
+func (x *SimulateGroupRequest) GetAddMembers() int32 {
+	if x != nil {
+		return x.AddMembers
+	}
+	return 0
+}
+
+func (x *SimulateGroupRequest) GetLikeMember() string {
+	if x != nil {
+		return x.LikeMember
+	}
+	return ""
+}
+
+// SimulateGroupResponse tells what would be.
+type SimulateGroupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Members, by id; added ones are named "+1", "+2", and so on.
+	Members []*SimulatedMember `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	// Partitions that would move.
+	Moves []*GroupMove `protobuf:"bytes,2,rep,name=moves,proto3" json:"moves,omitempty"`
+	// Assignor in use.
+	Assignor      string `protobuf:"bytes,3,opt,name=assignor,proto3" json:"assignor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SimulateGroupResponse) Reset() {
+	*x = SimulateGroupResponse{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SimulateGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SimulateGroupResponse) ProtoMessage() {}
+
+func (x *SimulateGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SimulateGroupResponse.ProtoReflect.Descriptor instead.
+func (*SimulateGroupResponse) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *SimulateGroupResponse) GetMembers() []*SimulatedMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *SimulateGroupResponse) GetMoves() []*GroupMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *SimulateGroupResponse) GetAssignor() string {
+	if x != nil {
+		return x.Assignor
+	}
+	return ""
+}
+
+// SimulatedMember is a member of a simulated group.
+type SimulatedMember struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Member id.
+	MemberId string `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// Static instance id; empty: dynamic.
+	InstanceId string `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	// Number of partitions that it should hold now.
+	Before int32 `protobuf:"varint,3,opt,name=before,proto3" json:"before,omitempty"`
+	// Number of partitions that it would hold.
+	After         int32 `protobuf:"varint,4,opt,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SimulatedMember) Reset() {
+	*x = SimulatedMember{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SimulatedMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SimulatedMember) ProtoMessage() {}
+
+func (x *SimulatedMember) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SimulatedMember.ProtoReflect.Descriptor instead.
+func (*SimulatedMember) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *SimulatedMember) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *SimulatedMember) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *SimulatedMember) GetBefore() int32 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *SimulatedMember) GetAfter() int32 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
 // DeleteGroupRequest names a group.
 type DeleteGroupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2844,7 +3989,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[41]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2856,7 +4001,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[41]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2869,7 +4014,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{41}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -2888,7 +4033,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[42]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2900,7 +4045,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[42]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2913,14 +4058,14 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{42}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{53}
 }
 
 var File_leat_gateway_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
-	"#leat/gateway/v1/admin_service.proto\x12\x0fleat.gateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leat/type/v1/error.proto\x1a\x1cleat/type/v1/handshake.proto\x1a\x19leat/type/v1/record.proto\"\xf5\x02\n" +
+	"#leat/gateway/v1/admin_service.proto\x12\x0fleat.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leat/type/v1/error.proto\x1a\x1cleat/type/v1/handshake.proto\x1a\x19leat/type/v1/record.proto\"\xf5\x02\n" +
 	"\x12CreateTopicRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +
@@ -3125,7 +4270,7 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\amembers\x18\x04 \x03(\v2\x1c.leat.gateway.v1.GroupMemberR\amembers\x12?\n" +
 	"\n" +
 	"partitions\x18\x05 \x03(\v2\x1f.leat.gateway.v1.GroupPartitionR\n" +
-	"partitions\"\xcc\x01\n" +
+	"partitions\"\xe2\x04\n" +
 	"\vGroupMember\x12\x1b\n" +
 	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -3136,7 +4281,18 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\fmember_epoch\x18\x05 \x01(\x03R\vmemberEpoch\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x06 \x01(\x05R\n" +
-	"partitions\"\xbf\x01\n" +
+	"partitions\x12\x16\n" +
+	"\x06topics\x18\a \x03(\tR\x06topics\x12#\n" +
+	"\rtopic_pattern\x18\b \x01(\tR\ftopicPattern\x12B\n" +
+	"\x0fsession_timeout\x18\t \x01(\v2\x19.google.protobuf.DurationR\x0esessionTimeout\x12F\n" +
+	"\x11rebalance_timeout\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x10rebalanceTimeout\x12@\n" +
+	"\x0emax_processing\x18\v \x01(\v2\x19.google.protobuf.DurationR\rmaxProcessing\x12\x1a\n" +
+	"\battached\x18\f \x01(\bR\battached\x126\n" +
+	"\tlast_sign\x18\r \x01(\v2\x19.google.protobuf.DurationR\blastSign\x12\x14\n" +
+	"\x05stuck\x18\x0e \x01(\bR\x05stuck\x12\x1f\n" +
+	"\vreplaced_by\x18\x0f \x01(\tR\n" +
+	"replacedBy\"\x9c\a\n" +
 	"\x0eGroupPartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1c\n" +
@@ -3144,7 +4300,25 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\x03end\x18\x04 \x01(\x03R\x03end\x12\x10\n" +
 	"\x03lag\x18\x05 \x01(\x03R\x03lag\x12\x1b\n" +
 	"\tmember_id\x18\x06 \x01(\tR\bmemberId\x12\x1a\n" +
-	"\bmetadata\x18\a \x01(\tR\bmetadata\"i\n" +
+	"\bmetadata\x18\a \x01(\tR\bmetadata\x12\x19\n" +
+	"\btopic_id\x18\b \x01(\fR\atopicId\x122\n" +
+	"\alag_age\x18\t \x01(\v2\x19.google.protobuf.DurationR\x06lagAge\x12'\n" +
+	"\x10lag_age_at_least\x18\n" +
+	" \x01(\bR\rlagAgeAtLeast\x12,\n" +
+	"\x12records_per_second\x18\v \x01(\x01R\x10recordsPerSecond\x12.\n" +
+	"\x13appended_per_second\x18\f \x01(\x01R\x11appendedPerSecond\x124\n" +
+	"\bcatch_up\x18\r \x01(\v2\x19.google.protobuf.DurationR\acatchUp\x12=\n" +
+	"\fheld_back_by\x18\x0e \x01(\x0e2\x1b.leat.gateway.v1.HeldBackByR\n" +
+	"heldBackBy\x12(\n" +
+	"\x10held_back_detail\x18\x0f \x01(\tR\x0eheldBackDetail\x12\x1c\n" +
+	"\tdelivered\x18\x10 \x01(\x03R\tdelivered\x12\x1c\n" +
+	"\tprocessed\x18\x11 \x01(\x03R\tprocessed\x12O\n" +
+	"\x16oldest_unprocessed_age\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\x14oldestUnprocessedAge\x12\x14\n" +
+	"\x05stuck\x18\x13 \x01(\bR\x05stuck\x12\x1a\n" +
+	"\brevoking\x18\x14 \x01(\bR\brevoking\x12H\n" +
+	"\x12revoking_remaining\x18\x15 \x01(\v2\x19.google.protobuf.DurationR\x11revokingRemaining\x12(\n" +
+	"\x10target_member_id\x18\x16 \x01(\tR\x0etargetMemberId\x123\n" +
+	"\aunowned\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\aunowned\"i\n" +
 	"\x19CommitGroupOffsetsRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x126\n" +
 	"\aoffsets\x18\x02 \x03(\v2\x1c.leat.gateway.v1.GroupOffsetR\aoffsets\"~\n" +
@@ -3154,7 +4328,76 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\vnext_offset\x18\x03 \x01(\x03R\n" +
 	"nextOffset\x12\x1a\n" +
 	"\bmetadata\x18\x04 \x01(\tR\bmetadata\"\x1c\n" +
-	"\x1aCommitGroupOffsetsResponse\"*\n" +
+	"\x1aCommitGroupOffsetsResponse\"\x9b\x03\n" +
+	"\x18ResetGroupOffsetsRequest\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\x128\n" +
+	"\x06topics\x18\x03 \x03(\v2 .leat.gateway.v1.TopicPartitionsR\x06topics\x12.\n" +
+	"\x04spec\x18\x04 \x01(\v2\x18.leat.type.v1.OffsetSpecH\x00R\x04spec\x12\x18\n" +
+	"\x06offset\x18\x05 \x01(\x03H\x00R\x06offset\x12<\n" +
+	"\vby_duration\x18\x06 \x01(\v2\x19.google.protobuf.DurationH\x00R\n" +
+	"byDuration\x12\x1b\n" +
+	"\bshift_by\x18\a \x01(\x03H\x00R\ashiftBy\x12\x17\n" +
+	"\adry_run\x18\b \x01(\bR\x06dryRun\x12H\n" +
+	"\x12revocation_timeout\x18\t \x01(\v2\x19.google.protobuf.DurationR\x11revocationTimeoutB\b\n" +
+	"\x06target\"G\n" +
+	"\x0fTopicPartitions\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\x05R\n" +
+	"partitions\"R\n" +
+	"\x19ResetGroupOffsetsResponse\x125\n" +
+	"\x04rows\x18\x01 \x03(\v2!.leat.gateway.v1.GroupOffsetResetR\x04rows\"\xc9\x01\n" +
+	"\x10GroupOffsetReset\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
+	"\n" +
+	"old_offset\x18\x03 \x01(\x03R\toldOffset\x12\x1d\n" +
+	"\n" +
+	"new_offset\x18\x04 \x01(\x03R\tnewOffset\x12\x18\n" +
+	"\aclamped\x18\x05 \x01(\bR\aclamped\x12)\n" +
+	"\x05error\x18\x06 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"+\n" +
+	"\x13ExplainGroupRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\"W\n" +
+	"\x14ExplainGroupResponse\x12?\n" +
+	"\n" +
+	"rebalances\x18\x01 \x03(\v2\x1f.leat.gateway.v1.GroupRebalanceR\n" +
+	"rebalances\"\x8b\x03\n" +
+	"\x0eGroupRebalance\x12\x1f\n" +
+	"\vgroup_epoch\x18\x01 \x01(\x03R\n" +
+	"groupEpoch\x12\x14\n" +
+	"\x05cause\x18\x02 \x01(\tR\x05cause\x129\n" +
+	"\n" +
+	"started_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12;\n" +
+	"\vfinished_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"finishedAt\x12\x14\n" +
+	"\x05moved\x18\x05 \x01(\x05R\x05moved\x120\n" +
+	"\x05moves\x18\x06 \x03(\v2\x1a.leat.gateway.v1.GroupMoveR\x05moves\x12B\n" +
+	"\x0flongest_unowned\x18\a \x01(\v2\x19.google.protobuf.DurationR\x0elongestUnowned\x12>\n" +
+	"\rtotal_unowned\x18\b \x01(\v2\x19.google.protobuf.DurationR\ftotalUnowned\"c\n" +
+	"\tGroupMove\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\tR\x02to\"\x95\x01\n" +
+	"\x14SimulateGroupRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12%\n" +
+	"\x0eremove_members\x18\x02 \x03(\tR\rremoveMembers\x12\x1f\n" +
+	"\vadd_members\x18\x03 \x01(\x05R\n" +
+	"addMembers\x12\x1f\n" +
+	"\vlike_member\x18\x04 \x01(\tR\n" +
+	"likeMember\"\xa1\x01\n" +
+	"\x15SimulateGroupResponse\x12:\n" +
+	"\amembers\x18\x01 \x03(\v2 .leat.gateway.v1.SimulatedMemberR\amembers\x120\n" +
+	"\x05moves\x18\x02 \x03(\v2\x1a.leat.gateway.v1.GroupMoveR\x05moves\x12\x1a\n" +
+	"\bassignor\x18\x03 \x01(\tR\bassignor\"}\n" +
+	"\x0fSimulatedMember\x12\x1b\n" +
+	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12\x1f\n" +
+	"\vinstance_id\x18\x02 \x01(\tR\n" +
+	"instanceId\x12\x16\n" +
+	"\x06before\x18\x03 \x01(\x05R\x06before\x12\x14\n" +
+	"\x05after\x18\x04 \x01(\x05R\x05after\"*\n" +
 	"\x12DeleteGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"\x15\n" +
 	"\x13DeleteGroupResponse*\x84\x01\n" +
@@ -3162,8 +4405,16 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\x19CONFIG_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CONFIG_SOURCE_TOPIC\x10\x01\x12!\n" +
 	"\x1dCONFIG_SOURCE_CLUSTER_DEFAULT\x10\x02\x12\x19\n" +
-	"\x15CONFIG_SOURCE_DEFAULT\x10\x032\xa7\n" +
+	"\x15CONFIG_SOURCE_DEFAULT\x10\x03*\xc9\x01\n" +
 	"\n" +
+	"HeldBackBy\x12\x1c\n" +
+	"\x18HELD_BACK_BY_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14HELD_BACK_BY_NOTHING\x10\x01\x12\x19\n" +
+	"\x15HELD_BACK_BY_NO_OWNER\x10\x02\x12\x17\n" +
+	"\x13HELD_BACK_BY_BROKER\x10\x03\x12\x18\n" +
+	"\x14HELD_BACK_BY_NETWORK\x10\x04\x12\x17\n" +
+	"\x13HELD_BACK_BY_CREDIT\x10\x05\x12\x1c\n" +
+	"\x18HELD_BACK_BY_APPLICATION\x10\x062\xd0\f\n" +
 	"\fAdminService\x12X\n" +
 	"\vCreateTopic\x12#.leat.gateway.v1.CreateTopicRequest\x1a$.leat.gateway.v1.CreateTopicResponse\x12X\n" +
 	"\vDeleteTopic\x12#.leat.gateway.v1.DeleteTopicRequest\x1a$.leat.gateway.v1.DeleteTopicResponse\x12U\n" +
@@ -3180,7 +4431,10 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
 	"ListGroups\x12\".leat.gateway.v1.ListGroupsRequest\x1a#.leat.gateway.v1.ListGroupsResponse\x12^\n" +
 	"\rDescribeGroup\x12%.leat.gateway.v1.DescribeGroupRequest\x1a&.leat.gateway.v1.DescribeGroupResponse\x12m\n" +
-	"\x12CommitGroupOffsets\x12*.leat.gateway.v1.CommitGroupOffsetsRequest\x1a+.leat.gateway.v1.CommitGroupOffsetsResponse\x12X\n" +
+	"\x12CommitGroupOffsets\x12*.leat.gateway.v1.CommitGroupOffsetsRequest\x1a+.leat.gateway.v1.CommitGroupOffsetsResponse\x12j\n" +
+	"\x11ResetGroupOffsets\x12).leat.gateway.v1.ResetGroupOffsetsRequest\x1a*.leat.gateway.v1.ResetGroupOffsetsResponse\x12[\n" +
+	"\fExplainGroup\x12$.leat.gateway.v1.ExplainGroupRequest\x1a%.leat.gateway.v1.ExplainGroupResponse\x12^\n" +
+	"\rSimulateGroup\x12%.leat.gateway.v1.SimulateGroupRequest\x1a&.leat.gateway.v1.SimulateGroupResponse\x12X\n" +
 	"\vDeleteGroup\x12#.leat.gateway.v1.DeleteGroupRequest\x1a$.leat.gateway.v1.DeleteGroupResponseB\xc0\x01\n" +
 	"\x13com.leat.gateway.v1B\x11AdminServiceProtoP\x01Z8github.com/leat-io/leat/gen/go/leat/gateway/v1;gatewayv1\xa2\x02\x03LGX\xaa\x02\x0fLeat.Gateway.V1\xca\x02\x0fLeat\\Gateway\\V1\xe2\x02\x1bLeat\\Gateway\\V1\\GPBMetadata\xea\x02\x11Leat::Gateway::V1b\x06proto3"
 
@@ -3196,122 +4450,165 @@ func file_leat_gateway_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_leat_gateway_v1_admin_service_proto_rawDescData
 }
 
-var file_leat_gateway_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_leat_gateway_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_leat_gateway_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_leat_gateway_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_leat_gateway_v1_admin_service_proto_goTypes = []any{
 	(ConfigSource)(0),                  // 0: leat.gateway.v1.ConfigSource
-	(*CreateTopicRequest)(nil),         // 1: leat.gateway.v1.CreateTopicRequest
-	(*CreateTopicResponse)(nil),        // 2: leat.gateway.v1.CreateTopicResponse
-	(*DeleteTopicRequest)(nil),         // 3: leat.gateway.v1.DeleteTopicRequest
-	(*DeleteTopicResponse)(nil),        // 4: leat.gateway.v1.DeleteTopicResponse
-	(*AlterTopicRequest)(nil),          // 5: leat.gateway.v1.AlterTopicRequest
-	(*AlterTopicResponse)(nil),         // 6: leat.gateway.v1.AlterTopicResponse
-	(*ListTopicsRequest)(nil),          // 7: leat.gateway.v1.ListTopicsRequest
-	(*ListTopicsResponse)(nil),         // 8: leat.gateway.v1.ListTopicsResponse
-	(*TopicSummary)(nil),               // 9: leat.gateway.v1.TopicSummary
-	(*DescribeTopicRequest)(nil),       // 10: leat.gateway.v1.DescribeTopicRequest
-	(*DescribeTopicResponse)(nil),      // 11: leat.gateway.v1.DescribeTopicResponse
-	(*ConfigEntry)(nil),                // 12: leat.gateway.v1.ConfigEntry
-	(*PartitionDescription)(nil),       // 13: leat.gateway.v1.PartitionDescription
-	(*ReplicaEnd)(nil),                 // 14: leat.gateway.v1.ReplicaEnd
-	(*ListOffsetsRequest)(nil),         // 15: leat.gateway.v1.ListOffsetsRequest
-	(*ListOffsetsResponse)(nil),        // 16: leat.gateway.v1.ListOffsetsResponse
-	(*PartitionOffset)(nil),            // 17: leat.gateway.v1.PartitionOffset
-	(*DeleteRecordsRequest)(nil),       // 18: leat.gateway.v1.DeleteRecordsRequest
-	(*RecordsToDelete)(nil),            // 19: leat.gateway.v1.RecordsToDelete
-	(*DeleteRecordsResponse)(nil),      // 20: leat.gateway.v1.DeleteRecordsResponse
-	(*DeletedRecords)(nil),             // 21: leat.gateway.v1.DeletedRecords
-	(*ElectLeadersRequest)(nil),        // 22: leat.gateway.v1.ElectLeadersRequest
-	(*ElectLeadersResponse)(nil),       // 23: leat.gateway.v1.ElectLeadersResponse
-	(*ElectedLeader)(nil),              // 24: leat.gateway.v1.ElectedLeader
-	(*DigestTopicRequest)(nil),         // 25: leat.gateway.v1.DigestTopicRequest
-	(*DigestTopicResponse)(nil),        // 26: leat.gateway.v1.DigestTopicResponse
-	(*PartitionDigest)(nil),            // 27: leat.gateway.v1.PartitionDigest
-	(*ReplicaDigest)(nil),              // 28: leat.gateway.v1.ReplicaDigest
-	(*DescribeClusterRequest)(nil),     // 29: leat.gateway.v1.DescribeClusterRequest
-	(*DescribeClusterResponse)(nil),    // 30: leat.gateway.v1.DescribeClusterResponse
-	(*ServiceDescription)(nil),         // 31: leat.gateway.v1.ServiceDescription
-	(*ListGroupsRequest)(nil),          // 32: leat.gateway.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),         // 33: leat.gateway.v1.ListGroupsResponse
-	(*GroupSummary)(nil),               // 34: leat.gateway.v1.GroupSummary
-	(*DescribeGroupRequest)(nil),       // 35: leat.gateway.v1.DescribeGroupRequest
-	(*DescribeGroupResponse)(nil),      // 36: leat.gateway.v1.DescribeGroupResponse
-	(*GroupMember)(nil),                // 37: leat.gateway.v1.GroupMember
-	(*GroupPartition)(nil),             // 38: leat.gateway.v1.GroupPartition
-	(*CommitGroupOffsetsRequest)(nil),  // 39: leat.gateway.v1.CommitGroupOffsetsRequest
-	(*GroupOffset)(nil),                // 40: leat.gateway.v1.GroupOffset
-	(*CommitGroupOffsetsResponse)(nil), // 41: leat.gateway.v1.CommitGroupOffsetsResponse
-	(*DeleteGroupRequest)(nil),         // 42: leat.gateway.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),        // 43: leat.gateway.v1.DeleteGroupResponse
-	nil,                                // 44: leat.gateway.v1.CreateTopicRequest.ConfigsEntry
-	nil,                                // 45: leat.gateway.v1.AlterTopicRequest.SetConfigsEntry
-	(*v1.OffsetSpec)(nil),              // 46: leat.type.v1.OffsetSpec
-	(*timestamppb.Timestamp)(nil),      // 47: google.protobuf.Timestamp
-	(*v1.Error)(nil),                   // 48: leat.type.v1.Error
-	(*v1.Process)(nil),                 // 49: leat.type.v1.Process
+	(HeldBackBy)(0),                    // 1: leat.gateway.v1.HeldBackBy
+	(*CreateTopicRequest)(nil),         // 2: leat.gateway.v1.CreateTopicRequest
+	(*CreateTopicResponse)(nil),        // 3: leat.gateway.v1.CreateTopicResponse
+	(*DeleteTopicRequest)(nil),         // 4: leat.gateway.v1.DeleteTopicRequest
+	(*DeleteTopicResponse)(nil),        // 5: leat.gateway.v1.DeleteTopicResponse
+	(*AlterTopicRequest)(nil),          // 6: leat.gateway.v1.AlterTopicRequest
+	(*AlterTopicResponse)(nil),         // 7: leat.gateway.v1.AlterTopicResponse
+	(*ListTopicsRequest)(nil),          // 8: leat.gateway.v1.ListTopicsRequest
+	(*ListTopicsResponse)(nil),         // 9: leat.gateway.v1.ListTopicsResponse
+	(*TopicSummary)(nil),               // 10: leat.gateway.v1.TopicSummary
+	(*DescribeTopicRequest)(nil),       // 11: leat.gateway.v1.DescribeTopicRequest
+	(*DescribeTopicResponse)(nil),      // 12: leat.gateway.v1.DescribeTopicResponse
+	(*ConfigEntry)(nil),                // 13: leat.gateway.v1.ConfigEntry
+	(*PartitionDescription)(nil),       // 14: leat.gateway.v1.PartitionDescription
+	(*ReplicaEnd)(nil),                 // 15: leat.gateway.v1.ReplicaEnd
+	(*ListOffsetsRequest)(nil),         // 16: leat.gateway.v1.ListOffsetsRequest
+	(*ListOffsetsResponse)(nil),        // 17: leat.gateway.v1.ListOffsetsResponse
+	(*PartitionOffset)(nil),            // 18: leat.gateway.v1.PartitionOffset
+	(*DeleteRecordsRequest)(nil),       // 19: leat.gateway.v1.DeleteRecordsRequest
+	(*RecordsToDelete)(nil),            // 20: leat.gateway.v1.RecordsToDelete
+	(*DeleteRecordsResponse)(nil),      // 21: leat.gateway.v1.DeleteRecordsResponse
+	(*DeletedRecords)(nil),             // 22: leat.gateway.v1.DeletedRecords
+	(*ElectLeadersRequest)(nil),        // 23: leat.gateway.v1.ElectLeadersRequest
+	(*ElectLeadersResponse)(nil),       // 24: leat.gateway.v1.ElectLeadersResponse
+	(*ElectedLeader)(nil),              // 25: leat.gateway.v1.ElectedLeader
+	(*DigestTopicRequest)(nil),         // 26: leat.gateway.v1.DigestTopicRequest
+	(*DigestTopicResponse)(nil),        // 27: leat.gateway.v1.DigestTopicResponse
+	(*PartitionDigest)(nil),            // 28: leat.gateway.v1.PartitionDigest
+	(*ReplicaDigest)(nil),              // 29: leat.gateway.v1.ReplicaDigest
+	(*DescribeClusterRequest)(nil),     // 30: leat.gateway.v1.DescribeClusterRequest
+	(*DescribeClusterResponse)(nil),    // 31: leat.gateway.v1.DescribeClusterResponse
+	(*ServiceDescription)(nil),         // 32: leat.gateway.v1.ServiceDescription
+	(*ListGroupsRequest)(nil),          // 33: leat.gateway.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),         // 34: leat.gateway.v1.ListGroupsResponse
+	(*GroupSummary)(nil),               // 35: leat.gateway.v1.GroupSummary
+	(*DescribeGroupRequest)(nil),       // 36: leat.gateway.v1.DescribeGroupRequest
+	(*DescribeGroupResponse)(nil),      // 37: leat.gateway.v1.DescribeGroupResponse
+	(*GroupMember)(nil),                // 38: leat.gateway.v1.GroupMember
+	(*GroupPartition)(nil),             // 39: leat.gateway.v1.GroupPartition
+	(*CommitGroupOffsetsRequest)(nil),  // 40: leat.gateway.v1.CommitGroupOffsetsRequest
+	(*GroupOffset)(nil),                // 41: leat.gateway.v1.GroupOffset
+	(*CommitGroupOffsetsResponse)(nil), // 42: leat.gateway.v1.CommitGroupOffsetsResponse
+	(*ResetGroupOffsetsRequest)(nil),   // 43: leat.gateway.v1.ResetGroupOffsetsRequest
+	(*TopicPartitions)(nil),            // 44: leat.gateway.v1.TopicPartitions
+	(*ResetGroupOffsetsResponse)(nil),  // 45: leat.gateway.v1.ResetGroupOffsetsResponse
+	(*GroupOffsetReset)(nil),           // 46: leat.gateway.v1.GroupOffsetReset
+	(*ExplainGroupRequest)(nil),        // 47: leat.gateway.v1.ExplainGroupRequest
+	(*ExplainGroupResponse)(nil),       // 48: leat.gateway.v1.ExplainGroupResponse
+	(*GroupRebalance)(nil),             // 49: leat.gateway.v1.GroupRebalance
+	(*GroupMove)(nil),                  // 50: leat.gateway.v1.GroupMove
+	(*SimulateGroupRequest)(nil),       // 51: leat.gateway.v1.SimulateGroupRequest
+	(*SimulateGroupResponse)(nil),      // 52: leat.gateway.v1.SimulateGroupResponse
+	(*SimulatedMember)(nil),            // 53: leat.gateway.v1.SimulatedMember
+	(*DeleteGroupRequest)(nil),         // 54: leat.gateway.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),        // 55: leat.gateway.v1.DeleteGroupResponse
+	nil,                                // 56: leat.gateway.v1.CreateTopicRequest.ConfigsEntry
+	nil,                                // 57: leat.gateway.v1.AlterTopicRequest.SetConfigsEntry
+	(*v1.OffsetSpec)(nil),              // 58: leat.type.v1.OffsetSpec
+	(*timestamppb.Timestamp)(nil),      // 59: google.protobuf.Timestamp
+	(*v1.Error)(nil),                   // 60: leat.type.v1.Error
+	(*v1.Process)(nil),                 // 61: leat.type.v1.Process
+	(*durationpb.Duration)(nil),        // 62: google.protobuf.Duration
 }
 var file_leat_gateway_v1_admin_service_proto_depIdxs = []int32{
-	44, // 0: leat.gateway.v1.CreateTopicRequest.configs:type_name -> leat.gateway.v1.CreateTopicRequest.ConfigsEntry
-	45, // 1: leat.gateway.v1.AlterTopicRequest.set_configs:type_name -> leat.gateway.v1.AlterTopicRequest.SetConfigsEntry
-	9,  // 2: leat.gateway.v1.ListTopicsResponse.topics:type_name -> leat.gateway.v1.TopicSummary
-	9,  // 3: leat.gateway.v1.DescribeTopicResponse.summary:type_name -> leat.gateway.v1.TopicSummary
-	12, // 4: leat.gateway.v1.DescribeTopicResponse.configs:type_name -> leat.gateway.v1.ConfigEntry
-	13, // 5: leat.gateway.v1.DescribeTopicResponse.partitions:type_name -> leat.gateway.v1.PartitionDescription
+	56, // 0: leat.gateway.v1.CreateTopicRequest.configs:type_name -> leat.gateway.v1.CreateTopicRequest.ConfigsEntry
+	57, // 1: leat.gateway.v1.AlterTopicRequest.set_configs:type_name -> leat.gateway.v1.AlterTopicRequest.SetConfigsEntry
+	10, // 2: leat.gateway.v1.ListTopicsResponse.topics:type_name -> leat.gateway.v1.TopicSummary
+	10, // 3: leat.gateway.v1.DescribeTopicResponse.summary:type_name -> leat.gateway.v1.TopicSummary
+	13, // 4: leat.gateway.v1.DescribeTopicResponse.configs:type_name -> leat.gateway.v1.ConfigEntry
+	14, // 5: leat.gateway.v1.DescribeTopicResponse.partitions:type_name -> leat.gateway.v1.PartitionDescription
 	0,  // 6: leat.gateway.v1.ConfigEntry.source:type_name -> leat.gateway.v1.ConfigSource
-	14, // 7: leat.gateway.v1.PartitionDescription.replica_ends:type_name -> leat.gateway.v1.ReplicaEnd
-	46, // 8: leat.gateway.v1.ListOffsetsRequest.spec:type_name -> leat.type.v1.OffsetSpec
-	17, // 9: leat.gateway.v1.ListOffsetsResponse.offsets:type_name -> leat.gateway.v1.PartitionOffset
-	47, // 10: leat.gateway.v1.PartitionOffset.timestamp:type_name -> google.protobuf.Timestamp
-	48, // 11: leat.gateway.v1.PartitionOffset.error:type_name -> leat.type.v1.Error
-	19, // 12: leat.gateway.v1.DeleteRecordsRequest.partitions:type_name -> leat.gateway.v1.RecordsToDelete
-	21, // 13: leat.gateway.v1.DeleteRecordsResponse.results:type_name -> leat.gateway.v1.DeletedRecords
-	48, // 14: leat.gateway.v1.DeletedRecords.error:type_name -> leat.type.v1.Error
-	24, // 15: leat.gateway.v1.ElectLeadersResponse.results:type_name -> leat.gateway.v1.ElectedLeader
-	48, // 16: leat.gateway.v1.ElectedLeader.error:type_name -> leat.type.v1.Error
-	27, // 17: leat.gateway.v1.DigestTopicResponse.partitions:type_name -> leat.gateway.v1.PartitionDigest
-	28, // 18: leat.gateway.v1.PartitionDigest.replicas:type_name -> leat.gateway.v1.ReplicaDigest
-	48, // 19: leat.gateway.v1.PartitionDigest.error:type_name -> leat.type.v1.Error
-	48, // 20: leat.gateway.v1.ReplicaDigest.error:type_name -> leat.type.v1.Error
-	31, // 21: leat.gateway.v1.DescribeClusterResponse.services:type_name -> leat.gateway.v1.ServiceDescription
-	49, // 22: leat.gateway.v1.ServiceDescription.process:type_name -> leat.type.v1.Process
-	34, // 23: leat.gateway.v1.ListGroupsResponse.groups:type_name -> leat.gateway.v1.GroupSummary
-	34, // 24: leat.gateway.v1.DescribeGroupResponse.summary:type_name -> leat.gateway.v1.GroupSummary
-	37, // 25: leat.gateway.v1.DescribeGroupResponse.members:type_name -> leat.gateway.v1.GroupMember
-	38, // 26: leat.gateway.v1.DescribeGroupResponse.partitions:type_name -> leat.gateway.v1.GroupPartition
-	40, // 27: leat.gateway.v1.CommitGroupOffsetsRequest.offsets:type_name -> leat.gateway.v1.GroupOffset
-	1,  // 28: leat.gateway.v1.AdminService.CreateTopic:input_type -> leat.gateway.v1.CreateTopicRequest
-	3,  // 29: leat.gateway.v1.AdminService.DeleteTopic:input_type -> leat.gateway.v1.DeleteTopicRequest
-	5,  // 30: leat.gateway.v1.AdminService.AlterTopic:input_type -> leat.gateway.v1.AlterTopicRequest
-	7,  // 31: leat.gateway.v1.AdminService.ListTopics:input_type -> leat.gateway.v1.ListTopicsRequest
-	10, // 32: leat.gateway.v1.AdminService.DescribeTopic:input_type -> leat.gateway.v1.DescribeTopicRequest
-	15, // 33: leat.gateway.v1.AdminService.ListOffsets:input_type -> leat.gateway.v1.ListOffsetsRequest
-	18, // 34: leat.gateway.v1.AdminService.DeleteRecords:input_type -> leat.gateway.v1.DeleteRecordsRequest
-	22, // 35: leat.gateway.v1.AdminService.ElectLeaders:input_type -> leat.gateway.v1.ElectLeadersRequest
-	25, // 36: leat.gateway.v1.AdminService.DigestTopic:input_type -> leat.gateway.v1.DigestTopicRequest
-	29, // 37: leat.gateway.v1.AdminService.DescribeCluster:input_type -> leat.gateway.v1.DescribeClusterRequest
-	32, // 38: leat.gateway.v1.AdminService.ListGroups:input_type -> leat.gateway.v1.ListGroupsRequest
-	35, // 39: leat.gateway.v1.AdminService.DescribeGroup:input_type -> leat.gateway.v1.DescribeGroupRequest
-	39, // 40: leat.gateway.v1.AdminService.CommitGroupOffsets:input_type -> leat.gateway.v1.CommitGroupOffsetsRequest
-	42, // 41: leat.gateway.v1.AdminService.DeleteGroup:input_type -> leat.gateway.v1.DeleteGroupRequest
-	2,  // 42: leat.gateway.v1.AdminService.CreateTopic:output_type -> leat.gateway.v1.CreateTopicResponse
-	4,  // 43: leat.gateway.v1.AdminService.DeleteTopic:output_type -> leat.gateway.v1.DeleteTopicResponse
-	6,  // 44: leat.gateway.v1.AdminService.AlterTopic:output_type -> leat.gateway.v1.AlterTopicResponse
-	8,  // 45: leat.gateway.v1.AdminService.ListTopics:output_type -> leat.gateway.v1.ListTopicsResponse
-	11, // 46: leat.gateway.v1.AdminService.DescribeTopic:output_type -> leat.gateway.v1.DescribeTopicResponse
-	16, // 47: leat.gateway.v1.AdminService.ListOffsets:output_type -> leat.gateway.v1.ListOffsetsResponse
-	20, // 48: leat.gateway.v1.AdminService.DeleteRecords:output_type -> leat.gateway.v1.DeleteRecordsResponse
-	23, // 49: leat.gateway.v1.AdminService.ElectLeaders:output_type -> leat.gateway.v1.ElectLeadersResponse
-	26, // 50: leat.gateway.v1.AdminService.DigestTopic:output_type -> leat.gateway.v1.DigestTopicResponse
-	30, // 51: leat.gateway.v1.AdminService.DescribeCluster:output_type -> leat.gateway.v1.DescribeClusterResponse
-	33, // 52: leat.gateway.v1.AdminService.ListGroups:output_type -> leat.gateway.v1.ListGroupsResponse
-	36, // 53: leat.gateway.v1.AdminService.DescribeGroup:output_type -> leat.gateway.v1.DescribeGroupResponse
-	41, // 54: leat.gateway.v1.AdminService.CommitGroupOffsets:output_type -> leat.gateway.v1.CommitGroupOffsetsResponse
-	43, // 55: leat.gateway.v1.AdminService.DeleteGroup:output_type -> leat.gateway.v1.DeleteGroupResponse
-	42, // [42:56] is the sub-list for method output_type
-	28, // [28:42] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	15, // 7: leat.gateway.v1.PartitionDescription.replica_ends:type_name -> leat.gateway.v1.ReplicaEnd
+	58, // 8: leat.gateway.v1.ListOffsetsRequest.spec:type_name -> leat.type.v1.OffsetSpec
+	18, // 9: leat.gateway.v1.ListOffsetsResponse.offsets:type_name -> leat.gateway.v1.PartitionOffset
+	59, // 10: leat.gateway.v1.PartitionOffset.timestamp:type_name -> google.protobuf.Timestamp
+	60, // 11: leat.gateway.v1.PartitionOffset.error:type_name -> leat.type.v1.Error
+	20, // 12: leat.gateway.v1.DeleteRecordsRequest.partitions:type_name -> leat.gateway.v1.RecordsToDelete
+	22, // 13: leat.gateway.v1.DeleteRecordsResponse.results:type_name -> leat.gateway.v1.DeletedRecords
+	60, // 14: leat.gateway.v1.DeletedRecords.error:type_name -> leat.type.v1.Error
+	25, // 15: leat.gateway.v1.ElectLeadersResponse.results:type_name -> leat.gateway.v1.ElectedLeader
+	60, // 16: leat.gateway.v1.ElectedLeader.error:type_name -> leat.type.v1.Error
+	28, // 17: leat.gateway.v1.DigestTopicResponse.partitions:type_name -> leat.gateway.v1.PartitionDigest
+	29, // 18: leat.gateway.v1.PartitionDigest.replicas:type_name -> leat.gateway.v1.ReplicaDigest
+	60, // 19: leat.gateway.v1.PartitionDigest.error:type_name -> leat.type.v1.Error
+	60, // 20: leat.gateway.v1.ReplicaDigest.error:type_name -> leat.type.v1.Error
+	32, // 21: leat.gateway.v1.DescribeClusterResponse.services:type_name -> leat.gateway.v1.ServiceDescription
+	61, // 22: leat.gateway.v1.ServiceDescription.process:type_name -> leat.type.v1.Process
+	35, // 23: leat.gateway.v1.ListGroupsResponse.groups:type_name -> leat.gateway.v1.GroupSummary
+	35, // 24: leat.gateway.v1.DescribeGroupResponse.summary:type_name -> leat.gateway.v1.GroupSummary
+	38, // 25: leat.gateway.v1.DescribeGroupResponse.members:type_name -> leat.gateway.v1.GroupMember
+	39, // 26: leat.gateway.v1.DescribeGroupResponse.partitions:type_name -> leat.gateway.v1.GroupPartition
+	62, // 27: leat.gateway.v1.GroupMember.session_timeout:type_name -> google.protobuf.Duration
+	62, // 28: leat.gateway.v1.GroupMember.rebalance_timeout:type_name -> google.protobuf.Duration
+	62, // 29: leat.gateway.v1.GroupMember.max_processing:type_name -> google.protobuf.Duration
+	62, // 30: leat.gateway.v1.GroupMember.last_sign:type_name -> google.protobuf.Duration
+	62, // 31: leat.gateway.v1.GroupPartition.lag_age:type_name -> google.protobuf.Duration
+	62, // 32: leat.gateway.v1.GroupPartition.catch_up:type_name -> google.protobuf.Duration
+	1,  // 33: leat.gateway.v1.GroupPartition.held_back_by:type_name -> leat.gateway.v1.HeldBackBy
+	62, // 34: leat.gateway.v1.GroupPartition.oldest_unprocessed_age:type_name -> google.protobuf.Duration
+	62, // 35: leat.gateway.v1.GroupPartition.revoking_remaining:type_name -> google.protobuf.Duration
+	62, // 36: leat.gateway.v1.GroupPartition.unowned:type_name -> google.protobuf.Duration
+	41, // 37: leat.gateway.v1.CommitGroupOffsetsRequest.offsets:type_name -> leat.gateway.v1.GroupOffset
+	44, // 38: leat.gateway.v1.ResetGroupOffsetsRequest.topics:type_name -> leat.gateway.v1.TopicPartitions
+	58, // 39: leat.gateway.v1.ResetGroupOffsetsRequest.spec:type_name -> leat.type.v1.OffsetSpec
+	62, // 40: leat.gateway.v1.ResetGroupOffsetsRequest.by_duration:type_name -> google.protobuf.Duration
+	62, // 41: leat.gateway.v1.ResetGroupOffsetsRequest.revocation_timeout:type_name -> google.protobuf.Duration
+	46, // 42: leat.gateway.v1.ResetGroupOffsetsResponse.rows:type_name -> leat.gateway.v1.GroupOffsetReset
+	60, // 43: leat.gateway.v1.GroupOffsetReset.error:type_name -> leat.type.v1.Error
+	49, // 44: leat.gateway.v1.ExplainGroupResponse.rebalances:type_name -> leat.gateway.v1.GroupRebalance
+	59, // 45: leat.gateway.v1.GroupRebalance.started_at:type_name -> google.protobuf.Timestamp
+	59, // 46: leat.gateway.v1.GroupRebalance.finished_at:type_name -> google.protobuf.Timestamp
+	50, // 47: leat.gateway.v1.GroupRebalance.moves:type_name -> leat.gateway.v1.GroupMove
+	62, // 48: leat.gateway.v1.GroupRebalance.longest_unowned:type_name -> google.protobuf.Duration
+	62, // 49: leat.gateway.v1.GroupRebalance.total_unowned:type_name -> google.protobuf.Duration
+	53, // 50: leat.gateway.v1.SimulateGroupResponse.members:type_name -> leat.gateway.v1.SimulatedMember
+	50, // 51: leat.gateway.v1.SimulateGroupResponse.moves:type_name -> leat.gateway.v1.GroupMove
+	2,  // 52: leat.gateway.v1.AdminService.CreateTopic:input_type -> leat.gateway.v1.CreateTopicRequest
+	4,  // 53: leat.gateway.v1.AdminService.DeleteTopic:input_type -> leat.gateway.v1.DeleteTopicRequest
+	6,  // 54: leat.gateway.v1.AdminService.AlterTopic:input_type -> leat.gateway.v1.AlterTopicRequest
+	8,  // 55: leat.gateway.v1.AdminService.ListTopics:input_type -> leat.gateway.v1.ListTopicsRequest
+	11, // 56: leat.gateway.v1.AdminService.DescribeTopic:input_type -> leat.gateway.v1.DescribeTopicRequest
+	16, // 57: leat.gateway.v1.AdminService.ListOffsets:input_type -> leat.gateway.v1.ListOffsetsRequest
+	19, // 58: leat.gateway.v1.AdminService.DeleteRecords:input_type -> leat.gateway.v1.DeleteRecordsRequest
+	23, // 59: leat.gateway.v1.AdminService.ElectLeaders:input_type -> leat.gateway.v1.ElectLeadersRequest
+	26, // 60: leat.gateway.v1.AdminService.DigestTopic:input_type -> leat.gateway.v1.DigestTopicRequest
+	30, // 61: leat.gateway.v1.AdminService.DescribeCluster:input_type -> leat.gateway.v1.DescribeClusterRequest
+	33, // 62: leat.gateway.v1.AdminService.ListGroups:input_type -> leat.gateway.v1.ListGroupsRequest
+	36, // 63: leat.gateway.v1.AdminService.DescribeGroup:input_type -> leat.gateway.v1.DescribeGroupRequest
+	40, // 64: leat.gateway.v1.AdminService.CommitGroupOffsets:input_type -> leat.gateway.v1.CommitGroupOffsetsRequest
+	43, // 65: leat.gateway.v1.AdminService.ResetGroupOffsets:input_type -> leat.gateway.v1.ResetGroupOffsetsRequest
+	47, // 66: leat.gateway.v1.AdminService.ExplainGroup:input_type -> leat.gateway.v1.ExplainGroupRequest
+	51, // 67: leat.gateway.v1.AdminService.SimulateGroup:input_type -> leat.gateway.v1.SimulateGroupRequest
+	54, // 68: leat.gateway.v1.AdminService.DeleteGroup:input_type -> leat.gateway.v1.DeleteGroupRequest
+	3,  // 69: leat.gateway.v1.AdminService.CreateTopic:output_type -> leat.gateway.v1.CreateTopicResponse
+	5,  // 70: leat.gateway.v1.AdminService.DeleteTopic:output_type -> leat.gateway.v1.DeleteTopicResponse
+	7,  // 71: leat.gateway.v1.AdminService.AlterTopic:output_type -> leat.gateway.v1.AlterTopicResponse
+	9,  // 72: leat.gateway.v1.AdminService.ListTopics:output_type -> leat.gateway.v1.ListTopicsResponse
+	12, // 73: leat.gateway.v1.AdminService.DescribeTopic:output_type -> leat.gateway.v1.DescribeTopicResponse
+	17, // 74: leat.gateway.v1.AdminService.ListOffsets:output_type -> leat.gateway.v1.ListOffsetsResponse
+	21, // 75: leat.gateway.v1.AdminService.DeleteRecords:output_type -> leat.gateway.v1.DeleteRecordsResponse
+	24, // 76: leat.gateway.v1.AdminService.ElectLeaders:output_type -> leat.gateway.v1.ElectLeadersResponse
+	27, // 77: leat.gateway.v1.AdminService.DigestTopic:output_type -> leat.gateway.v1.DigestTopicResponse
+	31, // 78: leat.gateway.v1.AdminService.DescribeCluster:output_type -> leat.gateway.v1.DescribeClusterResponse
+	34, // 79: leat.gateway.v1.AdminService.ListGroups:output_type -> leat.gateway.v1.ListGroupsResponse
+	37, // 80: leat.gateway.v1.AdminService.DescribeGroup:output_type -> leat.gateway.v1.DescribeGroupResponse
+	42, // 81: leat.gateway.v1.AdminService.CommitGroupOffsets:output_type -> leat.gateway.v1.CommitGroupOffsetsResponse
+	45, // 82: leat.gateway.v1.AdminService.ResetGroupOffsets:output_type -> leat.gateway.v1.ResetGroupOffsetsResponse
+	48, // 83: leat.gateway.v1.AdminService.ExplainGroup:output_type -> leat.gateway.v1.ExplainGroupResponse
+	52, // 84: leat.gateway.v1.AdminService.SimulateGroup:output_type -> leat.gateway.v1.SimulateGroupResponse
+	55, // 85: leat.gateway.v1.AdminService.DeleteGroup:output_type -> leat.gateway.v1.DeleteGroupResponse
+	69, // [69:86] is the sub-list for method output_type
+	52, // [52:69] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_leat_gateway_v1_admin_service_proto_init() }
@@ -3321,13 +4618,19 @@ func file_leat_gateway_v1_admin_service_proto_init() {
 	}
 	file_leat_gateway_v1_admin_service_proto_msgTypes[0].OneofWrappers = []any{}
 	file_leat_gateway_v1_admin_service_proto_msgTypes[4].OneofWrappers = []any{}
+	file_leat_gateway_v1_admin_service_proto_msgTypes[41].OneofWrappers = []any{
+		(*ResetGroupOffsetsRequest_Spec)(nil),
+		(*ResetGroupOffsetsRequest_Offset)(nil),
+		(*ResetGroupOffsetsRequest_ByDuration)(nil),
+		(*ResetGroupOffsetsRequest_ShiftBy)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_gateway_v1_admin_service_proto_rawDesc), len(file_leat_gateway_v1_admin_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   45,
+			NumEnums:      2,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

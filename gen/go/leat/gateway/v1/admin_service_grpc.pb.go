@@ -32,6 +32,9 @@ const (
 	AdminService_ListGroups_FullMethodName         = "/leat.gateway.v1.AdminService/ListGroups"
 	AdminService_DescribeGroup_FullMethodName      = "/leat.gateway.v1.AdminService/DescribeGroup"
 	AdminService_CommitGroupOffsets_FullMethodName = "/leat.gateway.v1.AdminService/CommitGroupOffsets"
+	AdminService_ResetGroupOffsets_FullMethodName  = "/leat.gateway.v1.AdminService/ResetGroupOffsets"
+	AdminService_ExplainGroup_FullMethodName       = "/leat.gateway.v1.AdminService/ExplainGroup"
+	AdminService_SimulateGroup_FullMethodName      = "/leat.gateway.v1.AdminService/SimulateGroup"
 	AdminService_DeleteGroup_FullMethodName        = "/leat.gateway.v1.AdminService/DeleteGroup"
 )
 
@@ -72,6 +75,15 @@ type AdminServiceClient interface {
 	DescribeGroup(ctx context.Context, in *DescribeGroupRequest, opts ...grpc.CallOption) (*DescribeGroupResponse, error)
 	// CommitGroupOffsets sets offsets of a group without members. Idempotent.
 	CommitGroupOffsets(ctx context.Context, in *CommitGroupOffsetsRequest, opts ...grpc.CallOption) (*CommitGroupOffsetsResponse, error)
+	// ResetGroupOffsets moves a group to other offsets, also while it has members: they
+	// give the partitions up first. With dry_run it only tells what would be. Retrying
+	// with the same request id is safe; without one, a shift is done again.
+	ResetGroupOffsets(ctx context.Context, in *ResetGroupOffsetsRequest, opts ...grpc.CallOption) (*ResetGroupOffsetsResponse, error)
+	// ExplainGroup tells the last rebalances: why, what moved, and how long partitions
+	// were without an owner. Idempotent.
+	ExplainGroup(ctx context.Context, in *ExplainGroupRequest, opts ...grpc.CallOption) (*ExplainGroupResponse, error)
+	// SimulateGroup tells what would move if members came or went. It changes nothing.
+	SimulateGroup(ctx context.Context, in *SimulateGroupRequest, opts ...grpc.CallOption) (*SimulateGroupResponse, error)
 	// DeleteGroup deletes a group without members and its offsets.
 	DeleteGroup(ctx context.Context, in *DeleteGroupRequest, opts ...grpc.CallOption) (*DeleteGroupResponse, error)
 }
@@ -214,6 +226,36 @@ func (c *adminServiceClient) CommitGroupOffsets(ctx context.Context, in *CommitG
 	return out, nil
 }
 
+func (c *adminServiceClient) ResetGroupOffsets(ctx context.Context, in *ResetGroupOffsetsRequest, opts ...grpc.CallOption) (*ResetGroupOffsetsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResetGroupOffsetsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ResetGroupOffsets_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ExplainGroup(ctx context.Context, in *ExplainGroupRequest, opts ...grpc.CallOption) (*ExplainGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainGroupResponse)
+	err := c.cc.Invoke(ctx, AdminService_ExplainGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) SimulateGroup(ctx context.Context, in *SimulateGroupRequest, opts ...grpc.CallOption) (*SimulateGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SimulateGroupResponse)
+	err := c.cc.Invoke(ctx, AdminService_SimulateGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) DeleteGroup(ctx context.Context, in *DeleteGroupRequest, opts ...grpc.CallOption) (*DeleteGroupResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DeleteGroupResponse)
@@ -261,6 +303,15 @@ type AdminServiceServer interface {
 	DescribeGroup(context.Context, *DescribeGroupRequest) (*DescribeGroupResponse, error)
 	// CommitGroupOffsets sets offsets of a group without members. Idempotent.
 	CommitGroupOffsets(context.Context, *CommitGroupOffsetsRequest) (*CommitGroupOffsetsResponse, error)
+	// ResetGroupOffsets moves a group to other offsets, also while it has members: they
+	// give the partitions up first. With dry_run it only tells what would be. Retrying
+	// with the same request id is safe; without one, a shift is done again.
+	ResetGroupOffsets(context.Context, *ResetGroupOffsetsRequest) (*ResetGroupOffsetsResponse, error)
+	// ExplainGroup tells the last rebalances: why, what moved, and how long partitions
+	// were without an owner. Idempotent.
+	ExplainGroup(context.Context, *ExplainGroupRequest) (*ExplainGroupResponse, error)
+	// SimulateGroup tells what would move if members came or went. It changes nothing.
+	SimulateGroup(context.Context, *SimulateGroupRequest) (*SimulateGroupResponse, error)
 	// DeleteGroup deletes a group without members and its offsets.
 	DeleteGroup(context.Context, *DeleteGroupRequest) (*DeleteGroupResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
@@ -311,6 +362,15 @@ func (UnimplementedAdminServiceServer) DescribeGroup(context.Context, *DescribeG
 }
 func (UnimplementedAdminServiceServer) CommitGroupOffsets(context.Context, *CommitGroupOffsetsRequest) (*CommitGroupOffsetsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CommitGroupOffsets not implemented")
+}
+func (UnimplementedAdminServiceServer) ResetGroupOffsets(context.Context, *ResetGroupOffsetsRequest) (*ResetGroupOffsetsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResetGroupOffsets not implemented")
+}
+func (UnimplementedAdminServiceServer) ExplainGroup(context.Context, *ExplainGroupRequest) (*ExplainGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainGroup not implemented")
+}
+func (UnimplementedAdminServiceServer) SimulateGroup(context.Context, *SimulateGroupRequest) (*SimulateGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SimulateGroup not implemented")
 }
 func (UnimplementedAdminServiceServer) DeleteGroup(context.Context, *DeleteGroupRequest) (*DeleteGroupResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteGroup not implemented")
@@ -570,6 +630,60 @@ func _AdminService_CommitGroupOffsets_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ResetGroupOffsets_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResetGroupOffsetsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ResetGroupOffsets(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ResetGroupOffsets_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ResetGroupOffsets(ctx, req.(*ResetGroupOffsetsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ExplainGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ExplainGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ExplainGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ExplainGroup(ctx, req.(*ExplainGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_SimulateGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SimulateGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).SimulateGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_SimulateGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).SimulateGroup(ctx, req.(*SimulateGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_DeleteGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DeleteGroupRequest)
 	if err := dec(in); err != nil {
@@ -646,6 +760,18 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CommitGroupOffsets",
 			Handler:    _AdminService_CommitGroupOffsets_Handler,
+		},
+		{
+			MethodName: "ResetGroupOffsets",
+			Handler:    _AdminService_ResetGroupOffsets_Handler,
+		},
+		{
+			MethodName: "ExplainGroup",
+			Handler:    _AdminService_ExplainGroup_Handler,
+		},
+		{
+			MethodName: "SimulateGroup",
+			Handler:    _AdminService_SimulateGroup_Handler,
 		},
 		{
 			MethodName: "DeleteGroup",

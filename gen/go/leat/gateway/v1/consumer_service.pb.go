@@ -37,6 +37,9 @@ const (
 	StartAt_START_AT_TIMESTAMP StartAt = 3
 	// Nowhere: an error of the partition.
 	StartAt_START_AT_NONE StartAt = 4
+	// At the first record that is no older than start_by_duration; without one, at the
+	// visible end.
+	StartAt_START_AT_BY_DURATION StartAt = 5
 )
 
 // Enum value maps for StartAt.
@@ -47,6 +50,7 @@ var (
 		2: "START_AT_LATEST",
 		3: "START_AT_TIMESTAMP",
 		4: "START_AT_NONE",
+		5: "START_AT_BY_DURATION",
 	}
 	StartAt_value = map[string]int32{
 		"START_AT_UNSPECIFIED": 0,
@@ -54,6 +58,7 @@ var (
 		"START_AT_LATEST":      2,
 		"START_AT_TIMESTAMP":   3,
 		"START_AT_NONE":        4,
+		"START_AT_BY_DURATION": 5,
 	}
 )
 
@@ -372,7 +377,20 @@ type ConsumeOpen struct {
 	LeaveOffsets bool `protobuf:"varint,21,opt,name=leave_offsets,json=leaveOffsets,proto3" json:"leave_offsets,omitempty"`
 	// Read from this broker's replicas, whether they lead or follow, up to the high
 	// watermark that they know; without a group only. Absent: from leaders.
-	Replica       *int32 `protobuf:"varint,22,opt,name=replica,proto3,oneof" json:"replica,omitempty"`
+	Replica *int32 `protobuf:"varint,22,opt,name=replica,proto3,oneof" json:"replica,omitempty"`
+	// How far back to start, for START_AT_BY_DURATION; above 0.
+	StartByDuration *durationpb.Duration `protobuf:"bytes,23,opt,name=start_by_duration,json=startByDuration,proto3" json:"start_by_duration,omitempty"`
+	// In a group: longest time that the oldest record not released of a partition may
+	// wait while nothing of it is released, before the member is expelled; absent:
+	// never for that.
+	MaxProcessing *durationpb.Duration `protobuf:"bytes,24,opt,name=max_processing,json=maxProcessing,proto3" json:"max_processing,omitempty"`
+	// In a group: commit the position after records before they are handed over. No
+	// record comes twice; what was handed over and not worked on is lost. Excludes
+	// auto_commit_interval and leave_offsets.
+	AtMostOnce bool `protobuf:"varint,25,opt,name=at_most_once,json=atMostOnce,proto3" json:"at_most_once,omitempty"`
+	// Rack of the client: read from an in-sync replica in it where there is one, up to
+	// the high watermark that it knows; empty: from leaders.
+	ClientRack    string `protobuf:"bytes,26,opt,name=client_rack,json=clientRack,proto3" json:"client_rack,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -559,6 +577,34 @@ func (x *ConsumeOpen) GetReplica() int32 {
 		return *x.Replica
 	}
 	return 0
+}
+
+func (x *ConsumeOpen) GetStartByDuration() *durationpb.Duration {
+	if x != nil {
+		return x.StartByDuration
+	}
+	return nil
+}
+
+func (x *ConsumeOpen) GetMaxProcessing() *durationpb.Duration {
+	if x != nil {
+		return x.MaxProcessing
+	}
+	return nil
+}
+
+func (x *ConsumeOpen) GetAtMostOnce() bool {
+	if x != nil {
+		return x.AtMostOnce
+	}
+	return false
+}
+
+func (x *ConsumeOpen) GetClientRack() string {
+	if x != nil {
+		return x.ClientRack
+	}
+	return ""
 }
 
 // ConsumePartition is a partition taken by hand.
@@ -2428,7 +2474,7 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	"\x04ping\x18\n" +
 	" \x01(\v2\x1c.leat.gateway.v1.ConsumePingH\x00R\x04ping\x125\n" +
 	"\x05leave\x18\v \x01(\v2\x1d.leat.gateway.v1.ConsumeLeaveH\x00R\x05leaveB\t\n" +
-	"\amessage\"\xeb\a\n" +
+	"\amessage\"\xb7\t\n" +
 	"\vConsumeOpen\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12\x14\n" +
@@ -2455,7 +2501,13 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	"\fcredit_bytes\x18\x13 \x01(\x03R\vcreditBytes\x12\x1a\n" +
 	"\bassignor\x18\x14 \x01(\tR\bassignor\x12#\n" +
 	"\rleave_offsets\x18\x15 \x01(\bR\fleaveOffsets\x12\x1d\n" +
-	"\areplica\x18\x16 \x01(\x05H\x00R\areplica\x88\x01\x01B\n" +
+	"\areplica\x18\x16 \x01(\x05H\x00R\areplica\x88\x01\x01\x12E\n" +
+	"\x11start_by_duration\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\x0fstartByDuration\x12@\n" +
+	"\x0emax_processing\x18\x18 \x01(\v2\x19.google.protobuf.DurationR\rmaxProcessing\x12 \n" +
+	"\fat_most_once\x18\x19 \x01(\bR\n" +
+	"atMostOnce\x12\x1f\n" +
+	"\vclient_rack\x18\x1a \x01(\tR\n" +
+	"clientRackB\n" +
 	"\n" +
 	"\b_replica\"n\n" +
 	"\x10ConsumePartition\x12\x14\n" +
@@ -2581,13 +2633,14 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	"\fConsumeDrain\":\n" +
 	"\rConsumeFenced\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"\x0f\n" +
-	"\rConsumeClosed*z\n" +
+	"\rConsumeClosed*\x94\x01\n" +
 	"\aStartAt\x12\x18\n" +
 	"\x14START_AT_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11START_AT_EARLIEST\x10\x01\x12\x13\n" +
 	"\x0fSTART_AT_LATEST\x10\x02\x12\x16\n" +
 	"\x12START_AT_TIMESTAMP\x10\x03\x12\x11\n" +
-	"\rSTART_AT_NONE\x10\x042c\n" +
+	"\rSTART_AT_NONE\x10\x04\x12\x18\n" +
+	"\x14START_AT_BY_DURATION\x10\x052c\n" +
 	"\x0fConsumerService\x12P\n" +
 	"\aConsume\x12\x1f.leat.gateway.v1.ConsumeRequest\x1a .leat.gateway.v1.ConsumeResponse(\x010\x01B\xc3\x01\n" +
 	"\x13com.leat.gateway.v1B\x14ConsumerServiceProtoP\x01Z8github.com/leat-io/leat/gen/go/leat/gateway/v1;gatewayv1\xa2\x02\x03LGX\xaa\x02\x0fLeat.Gateway.V1\xca\x02\x0fLeat\\Gateway\\V1\xe2\x02\x1bLeat\\Gateway\\V1\\GPBMetadata\xea\x02\x11Leat::Gateway::V1b\x06proto3"
@@ -2665,43 +2718,45 @@ var file_leat_gateway_v1_consumer_service_proto_depIdxs = []int32{
 	31, // 16: leat.gateway.v1.ConsumeOpen.session_timeout:type_name -> google.protobuf.Duration
 	31, // 17: leat.gateway.v1.ConsumeOpen.rebalance_timeout:type_name -> google.protobuf.Duration
 	32, // 18: leat.gateway.v1.ConsumeOpen.isolation_level:type_name -> leat.type.v1.IsolationLevel
-	4,  // 19: leat.gateway.v1.ConsumeRelease.positions:type_name -> leat.gateway.v1.ConsumePosition
-	4,  // 20: leat.gateway.v1.ConsumeCommit.positions:type_name -> leat.gateway.v1.ConsumePosition
-	33, // 21: leat.gateway.v1.ConsumeSeek.spec:type_name -> leat.type.v1.OffsetSpec
-	11, // 22: leat.gateway.v1.ConsumePause.partitions:type_name -> leat.gateway.v1.PartitionName
-	11, // 23: leat.gateway.v1.ConsumeResume.partitions:type_name -> leat.gateway.v1.PartitionName
-	11, // 24: leat.gateway.v1.ConsumeRevoking.partitions:type_name -> leat.gateway.v1.PartitionName
-	11, // 25: leat.gateway.v1.ConsumeRevoked.partitions:type_name -> leat.gateway.v1.PartitionName
-	17, // 26: leat.gateway.v1.ConsumeResponse.opened:type_name -> leat.gateway.v1.ConsumeOpened
-	18, // 27: leat.gateway.v1.ConsumeResponse.status:type_name -> leat.gateway.v1.ConsumeStatus
-	19, // 28: leat.gateway.v1.ConsumeResponse.assigned:type_name -> leat.gateway.v1.ConsumeAssigned
-	20, // 29: leat.gateway.v1.ConsumeResponse.records:type_name -> leat.gateway.v1.ConsumeRecords
-	22, // 30: leat.gateway.v1.ConsumeResponse.progress:type_name -> leat.gateway.v1.ConsumeProgress
-	23, // 31: leat.gateway.v1.ConsumeResponse.commit_result:type_name -> leat.gateway.v1.ConsumeCommitResult
-	24, // 32: leat.gateway.v1.ConsumeResponse.pong:type_name -> leat.gateway.v1.ConsumePong
-	25, // 33: leat.gateway.v1.ConsumeResponse.partition_error:type_name -> leat.gateway.v1.ConsumePartitionError
-	26, // 34: leat.gateway.v1.ConsumeResponse.revoke:type_name -> leat.gateway.v1.ConsumeRevoke
-	27, // 35: leat.gateway.v1.ConsumeResponse.drain:type_name -> leat.gateway.v1.ConsumeDrain
-	28, // 36: leat.gateway.v1.ConsumeResponse.fenced:type_name -> leat.gateway.v1.ConsumeFenced
-	29, // 37: leat.gateway.v1.ConsumeResponse.closed:type_name -> leat.gateway.v1.ConsumeClosed
-	30, // 38: leat.gateway.v1.ConsumeOpened.handshake:type_name -> leat.type.v1.Handshake
-	34, // 39: leat.gateway.v1.ConsumeOpened.gateway:type_name -> leat.type.v1.Process
-	35, // 40: leat.gateway.v1.ConsumeStatus.waiting_for:type_name -> leat.type.v1.Error
-	21, // 41: leat.gateway.v1.ConsumeRecords.records:type_name -> leat.gateway.v1.ConsumeRecord
-	36, // 42: leat.gateway.v1.ConsumeRecord.headers:type_name -> leat.type.v1.Header
-	4,  // 43: leat.gateway.v1.ConsumeCommitResult.committed:type_name -> leat.gateway.v1.ConsumePosition
-	35, // 44: leat.gateway.v1.ConsumeCommitResult.error:type_name -> leat.type.v1.Error
-	25, // 45: leat.gateway.v1.ConsumeCommitResult.refused:type_name -> leat.gateway.v1.ConsumePartitionError
-	35, // 46: leat.gateway.v1.ConsumePartitionError.error:type_name -> leat.type.v1.Error
-	31, // 47: leat.gateway.v1.ConsumeRevoke.within:type_name -> google.protobuf.Duration
-	35, // 48: leat.gateway.v1.ConsumeFenced.error:type_name -> leat.type.v1.Error
-	1,  // 49: leat.gateway.v1.ConsumerService.Consume:input_type -> leat.gateway.v1.ConsumeRequest
-	16, // 50: leat.gateway.v1.ConsumerService.Consume:output_type -> leat.gateway.v1.ConsumeResponse
-	50, // [50:51] is the sub-list for method output_type
-	49, // [49:50] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	31, // 19: leat.gateway.v1.ConsumeOpen.start_by_duration:type_name -> google.protobuf.Duration
+	31, // 20: leat.gateway.v1.ConsumeOpen.max_processing:type_name -> google.protobuf.Duration
+	4,  // 21: leat.gateway.v1.ConsumeRelease.positions:type_name -> leat.gateway.v1.ConsumePosition
+	4,  // 22: leat.gateway.v1.ConsumeCommit.positions:type_name -> leat.gateway.v1.ConsumePosition
+	33, // 23: leat.gateway.v1.ConsumeSeek.spec:type_name -> leat.type.v1.OffsetSpec
+	11, // 24: leat.gateway.v1.ConsumePause.partitions:type_name -> leat.gateway.v1.PartitionName
+	11, // 25: leat.gateway.v1.ConsumeResume.partitions:type_name -> leat.gateway.v1.PartitionName
+	11, // 26: leat.gateway.v1.ConsumeRevoking.partitions:type_name -> leat.gateway.v1.PartitionName
+	11, // 27: leat.gateway.v1.ConsumeRevoked.partitions:type_name -> leat.gateway.v1.PartitionName
+	17, // 28: leat.gateway.v1.ConsumeResponse.opened:type_name -> leat.gateway.v1.ConsumeOpened
+	18, // 29: leat.gateway.v1.ConsumeResponse.status:type_name -> leat.gateway.v1.ConsumeStatus
+	19, // 30: leat.gateway.v1.ConsumeResponse.assigned:type_name -> leat.gateway.v1.ConsumeAssigned
+	20, // 31: leat.gateway.v1.ConsumeResponse.records:type_name -> leat.gateway.v1.ConsumeRecords
+	22, // 32: leat.gateway.v1.ConsumeResponse.progress:type_name -> leat.gateway.v1.ConsumeProgress
+	23, // 33: leat.gateway.v1.ConsumeResponse.commit_result:type_name -> leat.gateway.v1.ConsumeCommitResult
+	24, // 34: leat.gateway.v1.ConsumeResponse.pong:type_name -> leat.gateway.v1.ConsumePong
+	25, // 35: leat.gateway.v1.ConsumeResponse.partition_error:type_name -> leat.gateway.v1.ConsumePartitionError
+	26, // 36: leat.gateway.v1.ConsumeResponse.revoke:type_name -> leat.gateway.v1.ConsumeRevoke
+	27, // 37: leat.gateway.v1.ConsumeResponse.drain:type_name -> leat.gateway.v1.ConsumeDrain
+	28, // 38: leat.gateway.v1.ConsumeResponse.fenced:type_name -> leat.gateway.v1.ConsumeFenced
+	29, // 39: leat.gateway.v1.ConsumeResponse.closed:type_name -> leat.gateway.v1.ConsumeClosed
+	30, // 40: leat.gateway.v1.ConsumeOpened.handshake:type_name -> leat.type.v1.Handshake
+	34, // 41: leat.gateway.v1.ConsumeOpened.gateway:type_name -> leat.type.v1.Process
+	35, // 42: leat.gateway.v1.ConsumeStatus.waiting_for:type_name -> leat.type.v1.Error
+	21, // 43: leat.gateway.v1.ConsumeRecords.records:type_name -> leat.gateway.v1.ConsumeRecord
+	36, // 44: leat.gateway.v1.ConsumeRecord.headers:type_name -> leat.type.v1.Header
+	4,  // 45: leat.gateway.v1.ConsumeCommitResult.committed:type_name -> leat.gateway.v1.ConsumePosition
+	35, // 46: leat.gateway.v1.ConsumeCommitResult.error:type_name -> leat.type.v1.Error
+	25, // 47: leat.gateway.v1.ConsumeCommitResult.refused:type_name -> leat.gateway.v1.ConsumePartitionError
+	35, // 48: leat.gateway.v1.ConsumePartitionError.error:type_name -> leat.type.v1.Error
+	31, // 49: leat.gateway.v1.ConsumeRevoke.within:type_name -> google.protobuf.Duration
+	35, // 50: leat.gateway.v1.ConsumeFenced.error:type_name -> leat.type.v1.Error
+	1,  // 51: leat.gateway.v1.ConsumerService.Consume:input_type -> leat.gateway.v1.ConsumeRequest
+	16, // 52: leat.gateway.v1.ConsumerService.Consume:output_type -> leat.gateway.v1.ConsumeResponse
+	52, // [52:53] is the sub-list for method output_type
+	51, // [51:52] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_leat_gateway_v1_consumer_service_proto_init() }

@@ -659,7 +659,18 @@ type LedgerValue struct {
 	// Time in milliseconds since the epoch.
 	TimestampMs int64 `protobuf:"varint,4,opt,name=timestamp_ms,json=timestampMs,proto3" json:"timestamp_ms,omitempty"`
 	// Number of partitions that moved.
-	Moved         int32 `protobuf:"varint,5,opt,name=moved,proto3" json:"moved,omitempty"`
+	Moved int32 `protobuf:"varint,5,opt,name=moved,proto3" json:"moved,omitempty"`
+	// Partitions that moved, as many as fit.
+	Moves []*MoveValue `protobuf:"bytes,6,rep,name=moves,proto3" json:"moves,omitempty"`
+	// When every partition had the owner that it should have, in milliseconds since
+	// the epoch; 0: it had not ended when this was written.
+	FinishedMs int64 `protobuf:"varint,7,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
+	// Longest time that a partition was without an owner, in milliseconds.
+	LongestUnownedMs int64 `protobuf:"varint,8,opt,name=longest_unowned_ms,json=longestUnownedMs,proto3" json:"longest_unowned_ms,omitempty"`
+	// Those times of all partitions together, in milliseconds.
+	TotalUnownedMs int64 `protobuf:"varint,9,opt,name=total_unowned_ms,json=totalUnownedMs,proto3" json:"total_unowned_ms,omitempty"`
+	// Members that moves name by number.
+	Members       []string `protobuf:"bytes,10,rep,name=members,proto3" json:"members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -729,6 +740,114 @@ func (x *LedgerValue) GetMoved() int32 {
 	return 0
 }
 
+func (x *LedgerValue) GetMoves() []*MoveValue {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *LedgerValue) GetFinishedMs() int64 {
+	if x != nil {
+		return x.FinishedMs
+	}
+	return 0
+}
+
+func (x *LedgerValue) GetLongestUnownedMs() int64 {
+	if x != nil {
+		return x.LongestUnownedMs
+	}
+	return 0
+}
+
+func (x *LedgerValue) GetTotalUnownedMs() int64 {
+	if x != nil {
+		return x.TotalUnownedMs
+	}
+	return 0
+}
+
+func (x *LedgerValue) GetMembers() []string {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// MoveValue is a partition that moved.
+type MoveValue struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic id, 16 bytes.
+	TopicId []byte `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Partition number.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Member that should have held it before: its place in members, from 1; 0: none.
+	From int32 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Member that should hold it now, likewise.
+	To            int32 `protobuf:"varint,4,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveValue) Reset() {
+	*x = MoveValue{}
+	mi := &file_leat_storage_v1_offsets_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveValue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveValue) ProtoMessage() {}
+
+func (x *MoveValue) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_storage_v1_offsets_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveValue.ProtoReflect.Descriptor instead.
+func (*MoveValue) Descriptor() ([]byte, []int) {
+	return file_leat_storage_v1_offsets_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *MoveValue) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *MoveValue) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *MoveValue) GetFrom() int32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *MoveValue) GetTo() int32 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
 // BarrierValue is the value of a BARRIER record.
 type BarrierValue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -740,7 +859,7 @@ type BarrierValue struct {
 
 func (x *BarrierValue) Reset() {
 	*x = BarrierValue{}
-	mi := &file_leat_storage_v1_offsets_proto_msgTypes[7]
+	mi := &file_leat_storage_v1_offsets_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +871,7 @@ func (x *BarrierValue) String() string {
 func (*BarrierValue) ProtoMessage() {}
 
 func (x *BarrierValue) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_storage_v1_offsets_proto_msgTypes[7]
+	mi := &file_leat_storage_v1_offsets_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +884,7 @@ func (x *BarrierValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierValue.ProtoReflect.Descriptor instead.
 func (*BarrierValue) Descriptor() ([]byte, []int) {
-	return file_leat_storage_v1_offsets_proto_rawDescGZIP(), []int{7}
+	return file_leat_storage_v1_offsets_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *BarrierValue) GetFormatVersion() int32 {
@@ -835,14 +954,26 @@ const file_leat_storage_v1_offsets_proto_rawDesc = "" +
 	"\bsequence\x18\a \x01(\x03H\x01R\bsequence\x88\x01\x01\x12.\n" +
 	"\x13commit_timestamp_ms\x18\b \x01(\x03R\x11commitTimestampMsB\t\n" +
 	"\a_attachB\v\n" +
-	"\t_sequence\"\xa4\x01\n" +
+	"\t_sequence\"\xe9\x02\n" +
 	"\vLedgerValue\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion\x12\x1f\n" +
 	"\vgroup_epoch\x18\x02 \x01(\x03R\n" +
 	"groupEpoch\x12\x14\n" +
 	"\x05cause\x18\x03 \x01(\tR\x05cause\x12!\n" +
 	"\ftimestamp_ms\x18\x04 \x01(\x03R\vtimestampMs\x12\x14\n" +
-	"\x05moved\x18\x05 \x01(\x05R\x05moved\"5\n" +
+	"\x05moved\x18\x05 \x01(\x05R\x05moved\x120\n" +
+	"\x05moves\x18\x06 \x03(\v2\x1a.leat.storage.v1.MoveValueR\x05moves\x12\x1f\n" +
+	"\vfinished_ms\x18\a \x01(\x03R\n" +
+	"finishedMs\x12,\n" +
+	"\x12longest_unowned_ms\x18\b \x01(\x03R\x10longestUnownedMs\x12(\n" +
+	"\x10total_unowned_ms\x18\t \x01(\x03R\x0etotalUnownedMs\x12\x18\n" +
+	"\amembers\x18\n" +
+	" \x03(\tR\amembers\"h\n" +
+	"\tMoveValue\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\x05R\x04from\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\x05R\x02to\"5\n" +
 	"\fBarrierValue\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\x05R\rformatVersion*\xe8\x01\n" +
 	"\x0fShardRecordKind\x12!\n" +
@@ -868,7 +999,7 @@ func file_leat_storage_v1_offsets_proto_rawDescGZIP() []byte {
 }
 
 var file_leat_storage_v1_offsets_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_leat_storage_v1_offsets_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_leat_storage_v1_offsets_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_leat_storage_v1_offsets_proto_goTypes = []any{
 	(ShardRecordKind)(0), // 0: leat.storage.v1.ShardRecordKind
 	(*ShardKey)(nil),     // 1: leat.storage.v1.ShardKey
@@ -878,17 +1009,19 @@ var file_leat_storage_v1_offsets_proto_goTypes = []any{
 	(*TargetValue)(nil),  // 5: leat.storage.v1.TargetValue
 	(*OffsetValue)(nil),  // 6: leat.storage.v1.OffsetValue
 	(*LedgerValue)(nil),  // 7: leat.storage.v1.LedgerValue
-	(*BarrierValue)(nil), // 8: leat.storage.v1.BarrierValue
+	(*MoveValue)(nil),    // 8: leat.storage.v1.MoveValue
+	(*BarrierValue)(nil), // 9: leat.storage.v1.BarrierValue
 }
 var file_leat_storage_v1_offsets_proto_depIdxs = []int32{
 	0, // 0: leat.storage.v1.ShardKey.kind:type_name -> leat.storage.v1.ShardRecordKind
 	4, // 1: leat.storage.v1.MemberValue.owned:type_name -> leat.storage.v1.OwnedValue
 	4, // 2: leat.storage.v1.TargetValue.partitions:type_name -> leat.storage.v1.OwnedValue
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	8, // 3: leat.storage.v1.LedgerValue.moves:type_name -> leat.storage.v1.MoveValue
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_leat_storage_v1_offsets_proto_init() }
@@ -903,7 +1036,7 @@ func file_leat_storage_v1_offsets_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_storage_v1_offsets_proto_rawDesc), len(file_leat_storage_v1_offsets_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -293,6 +293,12 @@ const (
 	ErrorReason_ERROR_REASON_INVALID_GROUP ErrorReason = 110
 	// The offset metadata is longer than allowed.
 	ErrorReason_ERROR_REASON_OFFSET_METADATA_TOO_LARGE ErrorReason = 111
+	// A member did not give a partition up in time for its offset to be reset.
+	ErrorReason_ERROR_REASON_REVOCATION_TIMEOUT ErrorReason = 112
+	// Another reset of the partition's offset is under way.
+	ErrorReason_ERROR_REASON_RESET_IN_PROGRESS ErrorReason = 113
+	// The group has no committed offset and its member wants no start to be chosen.
+	ErrorReason_ERROR_REASON_NO_COMMITTED_OFFSET ErrorReason = 114
 )
 
 // Enum value maps for ErrorReason.
@@ -366,6 +372,9 @@ var (
 		109: "ERROR_REASON_GROUP_NOT_EMPTY",
 		110: "ERROR_REASON_INVALID_GROUP",
 		111: "ERROR_REASON_OFFSET_METADATA_TOO_LARGE",
+		112: "ERROR_REASON_REVOCATION_TIMEOUT",
+		113: "ERROR_REASON_RESET_IN_PROGRESS",
+		114: "ERROR_REASON_NO_COMMITTED_OFFSET",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                      0,
@@ -436,6 +445,9 @@ var (
 		"ERROR_REASON_GROUP_NOT_EMPTY":                  109,
 		"ERROR_REASON_INVALID_GROUP":                    110,
 		"ERROR_REASON_OFFSET_METADATA_TOO_LARGE":        111,
+		"ERROR_REASON_REVOCATION_TIMEOUT":               112,
+		"ERROR_REASON_RESET_IN_PROGRESS":                113,
+		"ERROR_REASON_NO_COMMITTED_OFFSET":              114,
 	}
 )
 
@@ -678,7 +690,7 @@ const file_leat_type_v1_error_proto_rawDesc = "" +
 	"\rACTION_CHOOSE\x10\x05\x12\x0f\n" +
 	"\vACTION_STOP\x10\x06\x12\x0e\n" +
 	"\n" +
-	"ACTION_FIX\x10\a*\xc4\x12\n" +
+	"ACTION_FIX\x10\a*\xb3\x13\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19ERROR_REASON_INTERNAL_BUG\x10\x01\x12 \n" +
@@ -748,7 +760,10 @@ const file_leat_type_v1_error_proto_rawDesc = "" +
 	"\x1aERROR_REASON_UNKNOWN_GROUP\x10l\x12 \n" +
 	"\x1cERROR_REASON_GROUP_NOT_EMPTY\x10m\x12\x1e\n" +
 	"\x1aERROR_REASON_INVALID_GROUP\x10n\x12*\n" +
-	"&ERROR_REASON_OFFSET_METADATA_TOO_LARGE\x10oB\xa4\x01\n" +
+	"&ERROR_REASON_OFFSET_METADATA_TOO_LARGE\x10o\x12#\n" +
+	"\x1fERROR_REASON_REVOCATION_TIMEOUT\x10p\x12\"\n" +
+	"\x1eERROR_REASON_RESET_IN_PROGRESS\x10q\x12$\n" +
+	" ERROR_REASON_NO_COMMITTED_OFFSET\x10rB\xa4\x01\n" +
 	"\x10com.leat.type.v1B\n" +
 	"ErrorProtoP\x01Z2github.com/leat-io/leat/gen/go/leat/type/v1;typev1\xa2\x02\x03LTX\xaa\x02\fLeat.Type.V1\xca\x02\fLeat\\Type\\V1\xe2\x02\x18Leat\\Type\\V1\\GPBMetadata\xea\x02\x0eLeat::Type::V1b\x06proto3"
 
