@@ -1921,7 +1921,9 @@ type ReplicaName struct {
 	// Topic id, 16 bytes.
 	TopicId []byte `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	// Partition number.
-	Partition     int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Asks how long ago the record at this offset was appended; absent: not asked.
+	AgeOf         *int64 `protobuf:"varint,3,opt,name=age_of,json=ageOf,proto3,oneof" json:"age_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1966,6 +1968,13 @@ func (x *ReplicaName) GetTopicId() []byte {
 func (x *ReplicaName) GetPartition() int32 {
 	if x != nil {
 		return x.Partition
+	}
+	return 0
+}
+
+func (x *ReplicaName) GetAgeOf() int64 {
+	if x != nil && x.AgeOf != nil {
+		return *x.AgeOf
 	}
 	return 0
 }
@@ -2040,7 +2049,12 @@ type ReplicaDescription struct {
 	// Set if the replica cannot serve.
 	Error *v1.Error `protobuf:"bytes,10,opt,name=error,proto3" json:"error,omitempty"`
 	// Leader epoch of its last record; -1: it has none.
-	LastEpoch     int32 `protobuf:"varint,11,opt,name=last_epoch,json=lastEpoch,proto3" json:"last_epoch,omitempty"`
+	LastEpoch int32 `protobuf:"varint,11,opt,name=last_epoch,json=lastEpoch,proto3" json:"last_epoch,omitempty"`
+	// Time since the record at age_of was appended here, by the broker's monotonic
+	// clock, from a bounded sample; absent: not asked, or there is no such record yet.
+	Age *durationpb.Duration `protobuf:"bytes,12,opt,name=age,proto3" json:"age,omitempty"`
+	// The record is older than the sample: age is a lower bound.
+	AgeAtLeast    bool `protobuf:"varint,13,opt,name=age_at_least,json=ageAtLeast,proto3" json:"age_at_least,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2150,6 +2164,20 @@ func (x *ReplicaDescription) GetLastEpoch() int32 {
 		return x.LastEpoch
 	}
 	return 0
+}
+
+func (x *ReplicaDescription) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+func (x *ReplicaDescription) GetAgeAtLeast() bool {
+	if x != nil {
+		return x.AgeAtLeast
+	}
+	return false
 }
 
 // InitProducerIdRequest asks for a producer id.
@@ -2841,12 +2869,14 @@ const file_leat_broker_v1_log_service_proto_rawDesc = "" +
 	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12)\n" +
 	"\x05error\x18\x04 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"R\n" +
 	"\x17DescribeReplicasRequest\x127\n" +
-	"\breplicas\x18\x01 \x03(\v2\x1b.leat.broker.v1.ReplicaNameR\breplicas\"F\n" +
+	"\breplicas\x18\x01 \x03(\v2\x1b.leat.broker.v1.ReplicaNameR\breplicas\"m\n" +
 	"\vReplicaName\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
-	"\tpartition\x18\x02 \x01(\x05R\tpartition\"Z\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1a\n" +
+	"\x06age_of\x18\x03 \x01(\x03H\x00R\x05ageOf\x88\x01\x01B\t\n" +
+	"\a_age_of\"Z\n" +
 	"\x18DescribeReplicasResponse\x12>\n" +
-	"\breplicas\x18\x01 \x03(\v2\".leat.broker.v1.ReplicaDescriptionR\breplicas\"\x94\x03\n" +
+	"\breplicas\x18\x01 \x03(\v2\".leat.broker.v1.ReplicaDescriptionR\breplicas\"\xe3\x03\n" +
 	"\x12ReplicaDescription\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x14\n" +
@@ -2861,7 +2891,10 @@ const file_leat_broker_v1_log_service_proto_rawDesc = "" +
 	"\x05error\x18\n" +
 	" \x01(\v2\x13.leat.type.v1.ErrorR\x05error\x12\x1d\n" +
 	"\n" +
-	"last_epoch\x18\v \x01(\x05R\tlastEpoch\"4\n" +
+	"last_epoch\x18\v \x01(\x05R\tlastEpoch\x12+\n" +
+	"\x03age\x18\f \x01(\v2\x19.google.protobuf.DurationR\x03age\x12 \n" +
+	"\fage_at_least\x18\r \x01(\bR\n" +
+	"ageAtLeast\"4\n" +
 	"\x15InitProducerIdRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\"`\n" +
 	"\x16InitProducerIdResponse\x12\x1f\n" +
@@ -3012,31 +3045,32 @@ var file_leat_broker_v1_log_service_proto_depIdxs = []int32{
 	26, // 38: leat.broker.v1.DescribeReplicasRequest.replicas:type_name -> leat.broker.v1.ReplicaName
 	28, // 39: leat.broker.v1.DescribeReplicasResponse.replicas:type_name -> leat.broker.v1.ReplicaDescription
 	45, // 40: leat.broker.v1.ReplicaDescription.error:type_name -> leat.type.v1.Error
-	32, // 41: leat.broker.v1.DeleteRecordsRequest.partitions:type_name -> leat.broker.v1.DeleteRecordsPartition
-	34, // 42: leat.broker.v1.DeleteRecordsResponse.results:type_name -> leat.broker.v1.DeleteRecordsResult
-	45, // 43: leat.broker.v1.DeleteRecordsResult.error:type_name -> leat.type.v1.Error
-	36, // 44: leat.broker.v1.DigestReplicasRequest.replicas:type_name -> leat.broker.v1.DigestReplica
-	38, // 45: leat.broker.v1.DigestReplicasResponse.results:type_name -> leat.broker.v1.DigestResult
-	45, // 46: leat.broker.v1.DigestResult.error:type_name -> leat.type.v1.Error
-	0,  // 47: leat.broker.v1.LogService.Produce:input_type -> leat.broker.v1.ProduceRequest
-	8,  // 48: leat.broker.v1.LogService.Fetch:input_type -> leat.broker.v1.FetchRequest
-	21, // 49: leat.broker.v1.LogService.ListOffsets:input_type -> leat.broker.v1.ListOffsetsRequest
-	29, // 50: leat.broker.v1.LogService.InitProducerId:input_type -> leat.broker.v1.InitProducerIdRequest
-	31, // 51: leat.broker.v1.LogService.DeleteRecords:input_type -> leat.broker.v1.DeleteRecordsRequest
-	35, // 52: leat.broker.v1.LogService.DigestReplicas:input_type -> leat.broker.v1.DigestReplicasRequest
-	25, // 53: leat.broker.v1.LogService.DescribeReplicas:input_type -> leat.broker.v1.DescribeReplicasRequest
-	4,  // 54: leat.broker.v1.LogService.Produce:output_type -> leat.broker.v1.ProduceResponse
-	13, // 55: leat.broker.v1.LogService.Fetch:output_type -> leat.broker.v1.FetchResponse
-	23, // 56: leat.broker.v1.LogService.ListOffsets:output_type -> leat.broker.v1.ListOffsetsResponse
-	30, // 57: leat.broker.v1.LogService.InitProducerId:output_type -> leat.broker.v1.InitProducerIdResponse
-	33, // 58: leat.broker.v1.LogService.DeleteRecords:output_type -> leat.broker.v1.DeleteRecordsResponse
-	37, // 59: leat.broker.v1.LogService.DigestReplicas:output_type -> leat.broker.v1.DigestReplicasResponse
-	27, // 60: leat.broker.v1.LogService.DescribeReplicas:output_type -> leat.broker.v1.DescribeReplicasResponse
-	54, // [54:61] is the sub-list for method output_type
-	47, // [47:54] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	41, // 41: leat.broker.v1.ReplicaDescription.age:type_name -> google.protobuf.Duration
+	32, // 42: leat.broker.v1.DeleteRecordsRequest.partitions:type_name -> leat.broker.v1.DeleteRecordsPartition
+	34, // 43: leat.broker.v1.DeleteRecordsResponse.results:type_name -> leat.broker.v1.DeleteRecordsResult
+	45, // 44: leat.broker.v1.DeleteRecordsResult.error:type_name -> leat.type.v1.Error
+	36, // 45: leat.broker.v1.DigestReplicasRequest.replicas:type_name -> leat.broker.v1.DigestReplica
+	38, // 46: leat.broker.v1.DigestReplicasResponse.results:type_name -> leat.broker.v1.DigestResult
+	45, // 47: leat.broker.v1.DigestResult.error:type_name -> leat.type.v1.Error
+	0,  // 48: leat.broker.v1.LogService.Produce:input_type -> leat.broker.v1.ProduceRequest
+	8,  // 49: leat.broker.v1.LogService.Fetch:input_type -> leat.broker.v1.FetchRequest
+	21, // 50: leat.broker.v1.LogService.ListOffsets:input_type -> leat.broker.v1.ListOffsetsRequest
+	29, // 51: leat.broker.v1.LogService.InitProducerId:input_type -> leat.broker.v1.InitProducerIdRequest
+	31, // 52: leat.broker.v1.LogService.DeleteRecords:input_type -> leat.broker.v1.DeleteRecordsRequest
+	35, // 53: leat.broker.v1.LogService.DigestReplicas:input_type -> leat.broker.v1.DigestReplicasRequest
+	25, // 54: leat.broker.v1.LogService.DescribeReplicas:input_type -> leat.broker.v1.DescribeReplicasRequest
+	4,  // 55: leat.broker.v1.LogService.Produce:output_type -> leat.broker.v1.ProduceResponse
+	13, // 56: leat.broker.v1.LogService.Fetch:output_type -> leat.broker.v1.FetchResponse
+	23, // 57: leat.broker.v1.LogService.ListOffsets:output_type -> leat.broker.v1.ListOffsetsResponse
+	30, // 58: leat.broker.v1.LogService.InitProducerId:output_type -> leat.broker.v1.InitProducerIdResponse
+	33, // 59: leat.broker.v1.LogService.DeleteRecords:output_type -> leat.broker.v1.DeleteRecordsResponse
+	37, // 60: leat.broker.v1.LogService.DigestReplicas:output_type -> leat.broker.v1.DigestReplicasResponse
+	27, // 61: leat.broker.v1.LogService.DescribeReplicas:output_type -> leat.broker.v1.DescribeReplicasResponse
+	55, // [55:62] is the sub-list for method output_type
+	48, // [48:55] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_leat_broker_v1_log_service_proto_init() }
@@ -3063,6 +3097,7 @@ func file_leat_broker_v1_log_service_proto_init() {
 		(*FetchResponse_Watermarks)(nil),
 		(*FetchResponse_PartitionError)(nil),
 	}
+	file_leat_broker_v1_log_service_proto_msgTypes[26].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -2422,7 +2422,10 @@ func (x *GroupSummary) GetMembers() int32 {
 type DescribeGroupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Group name.
-	Group         string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// How long positions are watched to tell rates, at most 1 min; absent: rates are
+	// told as far as this gateway remembers an earlier look.
+	RateOver      *durationpb.Duration `protobuf:"bytes,2,opt,name=rate_over,json=rateOver,proto3" json:"rate_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2464,6 +2467,13 @@ func (x *DescribeGroupRequest) GetGroup() string {
 	return ""
 }
 
+func (x *DescribeGroupRequest) GetRateOver() *durationpb.Duration {
+	if x != nil {
+		return x.RateOver
+	}
+	return nil
+}
+
 // DescribeGroupResponse tells about a group.
 type DescribeGroupResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2476,7 +2486,9 @@ type DescribeGroupResponse struct {
 	// Members, by id.
 	Members []*GroupMember `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
 	// Every partition that is assigned or has an offset.
-	Partitions    []*GroupPartition `protobuf:"bytes,5,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	Partitions []*GroupPartition `protobuf:"bytes,5,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	// The newest rebalance; absent: none is kept.
+	LastRebalance *GroupRebalance `protobuf:"bytes,6,opt,name=last_rebalance,json=lastRebalance,proto3" json:"last_rebalance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2542,6 +2554,13 @@ func (x *DescribeGroupResponse) GetMembers() []*GroupMember {
 func (x *DescribeGroupResponse) GetPartitions() []*GroupPartition {
 	if x != nil {
 		return x.Partitions
+	}
+	return nil
+}
+
+func (x *DescribeGroupResponse) GetLastRebalance() *GroupRebalance {
+	if x != nil {
+		return x.LastRebalance
 	}
 	return nil
 }
@@ -2770,7 +2789,11 @@ type GroupPartition struct {
 	// Member that should hold it; empty: none.
 	TargetMemberId string `protobuf:"bytes,22,opt,name=target_member_id,json=targetMemberId,proto3" json:"target_member_id,omitempty"`
 	// Time without an owner; absent: it has one.
-	Unowned       *durationpb.Duration `protobuf:"bytes,23,opt,name=unowned,proto3" json:"unowned,omitempty"`
+	Unowned *durationpb.Duration `protobuf:"bytes,23,opt,name=unowned,proto3" json:"unowned,omitempty"`
+	// First offset still in the log; -1: the leader did not answer.
+	LogStart int64 `protobuf:"varint,24,opt,name=log_start,json=logStart,proto3" json:"log_start,omitempty"`
+	// When the offset was committed; absent: never, or unknown.
+	CommittedAt   *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=committed_at,json=committedAt,proto3" json:"committed_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2966,6 +2989,20 @@ func (x *GroupPartition) GetUnowned() *durationpb.Duration {
 	return nil
 }
 
+func (x *GroupPartition) GetLogStart() int64 {
+	if x != nil {
+		return x.LogStart
+	}
+	return 0
+}
+
+func (x *GroupPartition) GetCommittedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CommittedAt
+	}
+	return nil
+}
+
 // CommitGroupOffsetsRequest sets offsets.
 type CommitGroupOffsetsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3135,12 +3172,10 @@ func (*CommitGroupOffsetsResponse) Descriptor() ([]byte, []int) {
 // ResetGroupOffsetsRequest says where a group is to go on.
 type ResetGroupOffsetsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As in CreateTopicRequest.
-	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Group name.
+	// Group name; created if it does not exist and topics or offsets are named.
 	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
 	// Topics and partitions; empty: everything that the group has offsets of or that is
-	// assigned to its members.
+	// assigned to its members. With offsets it must be empty.
 	Topics []*TopicPartitions `protobuf:"bytes,3,rep,name=topics,proto3" json:"topics,omitempty"`
 	// Where to.
 	//
@@ -3150,6 +3185,7 @@ type ResetGroupOffsetsRequest struct {
 	//	*ResetGroupOffsetsRequest_Offset
 	//	*ResetGroupOffsetsRequest_ByDuration
 	//	*ResetGroupOffsetsRequest_ShiftBy
+	//	*ResetGroupOffsetsRequest_Offsets
 	Target isResetGroupOffsetsRequest_Target `protobuf_oneof:"target"`
 	// Change nothing, and tell what would be.
 	DryRun bool `protobuf:"varint,8,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
@@ -3187,13 +3223,6 @@ func (x *ResetGroupOffsetsRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ResetGroupOffsetsRequest.ProtoReflect.Descriptor instead.
 func (*ResetGroupOffsetsRequest) Descriptor() ([]byte, []int) {
 	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{41}
-}
-
-func (x *ResetGroupOffsetsRequest) GetRequestId() string {
-	if x != nil {
-		return x.RequestId
-	}
-	return ""
 }
 
 func (x *ResetGroupOffsetsRequest) GetGroup() string {
@@ -3253,6 +3282,15 @@ func (x *ResetGroupOffsetsRequest) GetShiftBy() int64 {
 	return 0
 }
 
+func (x *ResetGroupOffsetsRequest) GetOffsets() *GroupOffsets {
+	if x != nil {
+		if x, ok := x.Target.(*ResetGroupOffsetsRequest_Offsets); ok {
+			return x.Offsets
+		}
+	}
+	return nil
+}
+
 func (x *ResetGroupOffsetsRequest) GetDryRun() bool {
 	if x != nil {
 		return x.DryRun
@@ -3293,6 +3331,11 @@ type ResetGroupOffsetsRequest_ShiftBy struct {
 	ShiftBy int64 `protobuf:"varint,7,opt,name=shift_by,json=shiftBy,proto3,oneof"`
 }
 
+type ResetGroupOffsetsRequest_Offsets struct {
+	// Each partition to an offset of its own, such as those that a dry run told.
+	Offsets *GroupOffsets `protobuf:"bytes,10,opt,name=offsets,proto3,oneof"`
+}
+
 func (*ResetGroupOffsetsRequest_Spec) isResetGroupOffsetsRequest_Target() {}
 
 func (*ResetGroupOffsetsRequest_Offset) isResetGroupOffsetsRequest_Target() {}
@@ -3300,6 +3343,54 @@ func (*ResetGroupOffsetsRequest_Offset) isResetGroupOffsetsRequest_Target() {}
 func (*ResetGroupOffsetsRequest_ByDuration) isResetGroupOffsetsRequest_Target() {}
 
 func (*ResetGroupOffsetsRequest_ShiftBy) isResetGroupOffsetsRequest_Target() {}
+
+func (*ResetGroupOffsetsRequest_Offsets) isResetGroupOffsetsRequest_Target() {}
+
+// GroupOffsets lists offsets of partitions.
+type GroupOffsets struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Offsets, each partition once.
+	Offsets       []*GroupOffset `protobuf:"bytes,1,rep,name=offsets,proto3" json:"offsets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupOffsets) Reset() {
+	*x = GroupOffsets{}
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupOffsets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupOffsets) ProtoMessage() {}
+
+func (x *GroupOffsets) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupOffsets.ProtoReflect.Descriptor instead.
+func (*GroupOffsets) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *GroupOffsets) GetOffsets() []*GroupOffset {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
 
 // TopicPartitions names partitions of a topic.
 type TopicPartitions struct {
@@ -3314,7 +3405,7 @@ type TopicPartitions struct {
 
 func (x *TopicPartitions) Reset() {
 	*x = TopicPartitions{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[42]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3326,7 +3417,7 @@ func (x *TopicPartitions) String() string {
 func (*TopicPartitions) ProtoMessage() {}
 
 func (x *TopicPartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[42]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3339,7 +3430,7 @@ func (x *TopicPartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopicPartitions.ProtoReflect.Descriptor instead.
 func (*TopicPartitions) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{42}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *TopicPartitions) GetTopic() string {
@@ -3360,14 +3451,16 @@ func (x *TopicPartitions) GetPartitions() []int32 {
 type ResetGroupOffsetsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By topic and partition.
-	Rows          []*GroupOffsetReset `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
+	Rows []*GroupOffsetReset `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
+	// Whether the group had members, which had to give the partitions up first.
+	Online        bool `protobuf:"varint,2,opt,name=online,proto3" json:"online,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ResetGroupOffsetsResponse) Reset() {
 	*x = ResetGroupOffsetsResponse{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[43]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3379,7 +3472,7 @@ func (x *ResetGroupOffsetsResponse) String() string {
 func (*ResetGroupOffsetsResponse) ProtoMessage() {}
 
 func (x *ResetGroupOffsetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[43]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3392,7 +3485,7 @@ func (x *ResetGroupOffsetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetGroupOffsetsResponse.ProtoReflect.Descriptor instead.
 func (*ResetGroupOffsetsResponse) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{43}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ResetGroupOffsetsResponse) GetRows() []*GroupOffsetReset {
@@ -3400,6 +3493,13 @@ func (x *ResetGroupOffsetsResponse) GetRows() []*GroupOffsetReset {
 		return x.Rows
 	}
 	return nil
+}
+
+func (x *ResetGroupOffsetsResponse) GetOnline() bool {
+	if x != nil {
+		return x.Online
+	}
+	return false
 }
 
 // GroupOffsetReset is the reset of one partition.
@@ -3416,14 +3516,20 @@ type GroupOffsetReset struct {
 	// What was asked for lies outside of the log and was brought to its edge.
 	Clamped bool `protobuf:"varint,5,opt,name=clamped,proto3" json:"clamped,omitempty"`
 	// Set if it was not reset, or, with dry_run, could not be.
-	Error         *v1.Error `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	Error *v1.Error `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	// First offset still in the log; -1: the leader did not answer.
+	LogStart int64 `protobuf:"varint,7,opt,name=log_start,json=logStart,proto3" json:"log_start,omitempty"`
+	// Visible end; -1: the leader did not answer.
+	End int64 `protobuf:"varint,8,opt,name=end,proto3" json:"end,omitempty"`
+	// Member that holds it; empty: none.
+	MemberId      string `protobuf:"bytes,9,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GroupOffsetReset) Reset() {
 	*x = GroupOffsetReset{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[44]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3435,7 +3541,7 @@ func (x *GroupOffsetReset) String() string {
 func (*GroupOffsetReset) ProtoMessage() {}
 
 func (x *GroupOffsetReset) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[44]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3448,7 +3554,7 @@ func (x *GroupOffsetReset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupOffsetReset.ProtoReflect.Descriptor instead.
 func (*GroupOffsetReset) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{44}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GroupOffsetReset) GetTopic() string {
@@ -3493,6 +3599,27 @@ func (x *GroupOffsetReset) GetError() *v1.Error {
 	return nil
 }
 
+func (x *GroupOffsetReset) GetLogStart() int64 {
+	if x != nil {
+		return x.LogStart
+	}
+	return 0
+}
+
+func (x *GroupOffsetReset) GetEnd() int64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *GroupOffsetReset) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
 // ExplainGroupRequest names a group.
 type ExplainGroupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3504,7 +3631,7 @@ type ExplainGroupRequest struct {
 
 func (x *ExplainGroupRequest) Reset() {
 	*x = ExplainGroupRequest{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[45]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3643,7 @@ func (x *ExplainGroupRequest) String() string {
 func (*ExplainGroupRequest) ProtoMessage() {}
 
 func (x *ExplainGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[45]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3656,7 @@ func (x *ExplainGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainGroupRequest.ProtoReflect.Descriptor instead.
 func (*ExplainGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{45}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ExplainGroupRequest) GetGroup() string {
@@ -3543,14 +3670,16 @@ func (x *ExplainGroupRequest) GetGroup() string {
 type ExplainGroupResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Newest first; at most 64.
-	Rebalances    []*GroupRebalance `protobuf:"bytes,1,rep,name=rebalances,proto3" json:"rebalances,omitempty"`
+	Rebalances []*GroupRebalance `protobuf:"bytes,1,rep,name=rebalances,proto3" json:"rebalances,omitempty"`
+	// The group in a line.
+	Summary       *GroupSummary `protobuf:"bytes,2,opt,name=summary,proto3" json:"summary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExplainGroupResponse) Reset() {
 	*x = ExplainGroupResponse{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[46]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3562,7 +3691,7 @@ func (x *ExplainGroupResponse) String() string {
 func (*ExplainGroupResponse) ProtoMessage() {}
 
 func (x *ExplainGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[46]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3575,12 +3704,19 @@ func (x *ExplainGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainGroupResponse.ProtoReflect.Descriptor instead.
 func (*ExplainGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{46}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ExplainGroupResponse) GetRebalances() []*GroupRebalance {
 	if x != nil {
 		return x.Rebalances
+	}
+	return nil
+}
+
+func (x *ExplainGroupResponse) GetSummary() *GroupSummary {
+	if x != nil {
+		return x.Summary
 	}
 	return nil
 }
@@ -3611,7 +3747,7 @@ type GroupRebalance struct {
 
 func (x *GroupRebalance) Reset() {
 	*x = GroupRebalance{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[47]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3623,7 +3759,7 @@ func (x *GroupRebalance) String() string {
 func (*GroupRebalance) ProtoMessage() {}
 
 func (x *GroupRebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[47]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3636,7 +3772,7 @@ func (x *GroupRebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupRebalance.ProtoReflect.Descriptor instead.
 func (*GroupRebalance) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{47}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GroupRebalance) GetGroupEpoch() int64 {
@@ -3712,7 +3848,7 @@ type GroupMove struct {
 
 func (x *GroupMove) Reset() {
 	*x = GroupMove{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[48]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3724,7 +3860,7 @@ func (x *GroupMove) String() string {
 func (*GroupMove) ProtoMessage() {}
 
 func (x *GroupMove) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[48]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3737,7 +3873,7 @@ func (x *GroupMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupMove.ProtoReflect.Descriptor instead.
 func (*GroupMove) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{48}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GroupMove) GetTopic() string {
@@ -3785,7 +3921,7 @@ type SimulateGroupRequest struct {
 
 func (x *SimulateGroupRequest) Reset() {
 	*x = SimulateGroupRequest{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[49]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3797,7 +3933,7 @@ func (x *SimulateGroupRequest) String() string {
 func (*SimulateGroupRequest) ProtoMessage() {}
 
 func (x *SimulateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[49]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3810,7 +3946,7 @@ func (x *SimulateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimulateGroupRequest.ProtoReflect.Descriptor instead.
 func (*SimulateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{49}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SimulateGroupRequest) GetGroup() string {
@@ -3856,7 +3992,7 @@ type SimulateGroupResponse struct {
 
 func (x *SimulateGroupResponse) Reset() {
 	*x = SimulateGroupResponse{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[50]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3868,7 +4004,7 @@ func (x *SimulateGroupResponse) String() string {
 func (*SimulateGroupResponse) ProtoMessage() {}
 
 func (x *SimulateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[50]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3881,7 +4017,7 @@ func (x *SimulateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimulateGroupResponse.ProtoReflect.Descriptor instead.
 func (*SimulateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{50}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SimulateGroupResponse) GetMembers() []*SimulatedMember {
@@ -3922,7 +4058,7 @@ type SimulatedMember struct {
 
 func (x *SimulatedMember) Reset() {
 	*x = SimulatedMember{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[51]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3934,7 +4070,7 @@ func (x *SimulatedMember) String() string {
 func (*SimulatedMember) ProtoMessage() {}
 
 func (x *SimulatedMember) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[51]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3947,7 +4083,7 @@ func (x *SimulatedMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimulatedMember.ProtoReflect.Descriptor instead.
 func (*SimulatedMember) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{51}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SimulatedMember) GetMemberId() string {
@@ -3989,7 +4125,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[52]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4001,7 +4137,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[52]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4014,7 +4150,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{52}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -4033,7 +4169,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[53]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4045,7 +4181,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[53]
+	mi := &file_leat_gateway_v1_admin_service_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4058,7 +4194,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{53}
+	return file_leat_gateway_v1_admin_service_proto_rawDescGZIP(), []int{54}
 }
 
 var File_leat_gateway_v1_admin_service_proto protoreflect.FileDescriptor
@@ -4259,9 +4395,10 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\fGroupSummary\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x18\n" +
-	"\amembers\x18\x03 \x01(\x05R\amembers\",\n" +
+	"\amembers\x18\x03 \x01(\x05R\amembers\"d\n" +
 	"\x14DescribeGroupRequest\x12\x14\n" +
-	"\x05group\x18\x01 \x01(\tR\x05group\"\x86\x02\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x126\n" +
+	"\trate_over\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\brateOver\"\xce\x02\n" +
 	"\x15DescribeGroupResponse\x127\n" +
 	"\asummary\x18\x01 \x01(\v2\x1d.leat.gateway.v1.GroupSummaryR\asummary\x12\x1f\n" +
 	"\vgroup_epoch\x18\x02 \x01(\x03R\n" +
@@ -4270,7 +4407,8 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\amembers\x18\x04 \x03(\v2\x1c.leat.gateway.v1.GroupMemberR\amembers\x12?\n" +
 	"\n" +
 	"partitions\x18\x05 \x03(\v2\x1f.leat.gateway.v1.GroupPartitionR\n" +
-	"partitions\"\xe2\x04\n" +
+	"partitions\x12F\n" +
+	"\x0elast_rebalance\x18\x06 \x01(\v2\x1f.leat.gateway.v1.GroupRebalanceR\rlastRebalance\"\xe2\x04\n" +
 	"\vGroupMember\x12\x1b\n" +
 	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -4292,7 +4430,7 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\tlast_sign\x18\r \x01(\v2\x19.google.protobuf.DurationR\blastSign\x12\x14\n" +
 	"\x05stuck\x18\x0e \x01(\bR\x05stuck\x12\x1f\n" +
 	"\vreplaced_by\x18\x0f \x01(\tR\n" +
-	"replacedBy\"\x9c\a\n" +
+	"replacedBy\"\xf8\a\n" +
 	"\x0eGroupPartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1c\n" +
@@ -4318,7 +4456,9 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\brevoking\x18\x14 \x01(\bR\brevoking\x12H\n" +
 	"\x12revoking_remaining\x18\x15 \x01(\v2\x19.google.protobuf.DurationR\x11revokingRemaining\x12(\n" +
 	"\x10target_member_id\x18\x16 \x01(\tR\x0etargetMemberId\x123\n" +
-	"\aunowned\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\aunowned\"i\n" +
+	"\aunowned\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\aunowned\x12\x1b\n" +
+	"\tlog_start\x18\x18 \x01(\x03R\blogStart\x12=\n" +
+	"\fcommitted_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\vcommittedAt\"i\n" +
 	"\x19CommitGroupOffsetsRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x126\n" +
 	"\aoffsets\x18\x02 \x03(\v2\x1c.leat.gateway.v1.GroupOffsetR\aoffsets\"~\n" +
@@ -4328,27 +4468,30 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\vnext_offset\x18\x03 \x01(\x03R\n" +
 	"nextOffset\x12\x1a\n" +
 	"\bmetadata\x18\x04 \x01(\tR\bmetadata\"\x1c\n" +
-	"\x1aCommitGroupOffsetsResponse\"\x9b\x03\n" +
-	"\x18ResetGroupOffsetsRequest\x12\x1d\n" +
-	"\n" +
-	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +
+	"\x1aCommitGroupOffsetsResponse\"\xbd\x03\n" +
+	"\x18ResetGroupOffsetsRequest\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x128\n" +
 	"\x06topics\x18\x03 \x03(\v2 .leat.gateway.v1.TopicPartitionsR\x06topics\x12.\n" +
 	"\x04spec\x18\x04 \x01(\v2\x18.leat.type.v1.OffsetSpecH\x00R\x04spec\x12\x18\n" +
 	"\x06offset\x18\x05 \x01(\x03H\x00R\x06offset\x12<\n" +
 	"\vby_duration\x18\x06 \x01(\v2\x19.google.protobuf.DurationH\x00R\n" +
 	"byDuration\x12\x1b\n" +
-	"\bshift_by\x18\a \x01(\x03H\x00R\ashiftBy\x12\x17\n" +
+	"\bshift_by\x18\a \x01(\x03H\x00R\ashiftBy\x129\n" +
+	"\aoffsets\x18\n" +
+	" \x01(\v2\x1d.leat.gateway.v1.GroupOffsetsH\x00R\aoffsets\x12\x17\n" +
 	"\adry_run\x18\b \x01(\bR\x06dryRun\x12H\n" +
 	"\x12revocation_timeout\x18\t \x01(\v2\x19.google.protobuf.DurationR\x11revocationTimeoutB\b\n" +
-	"\x06target\"G\n" +
+	"\x06targetJ\x04\b\x01\x10\x02\"F\n" +
+	"\fGroupOffsets\x126\n" +
+	"\aoffsets\x18\x01 \x03(\v2\x1c.leat.gateway.v1.GroupOffsetR\aoffsets\"G\n" +
 	"\x0fTopicPartitions\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x02 \x03(\x05R\n" +
-	"partitions\"R\n" +
+	"partitions\"j\n" +
 	"\x19ResetGroupOffsetsResponse\x125\n" +
-	"\x04rows\x18\x01 \x03(\v2!.leat.gateway.v1.GroupOffsetResetR\x04rows\"\xc9\x01\n" +
+	"\x04rows\x18\x01 \x03(\v2!.leat.gateway.v1.GroupOffsetResetR\x04rows\x12\x16\n" +
+	"\x06online\x18\x02 \x01(\bR\x06online\"\x95\x02\n" +
 	"\x10GroupOffsetReset\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
@@ -4357,13 +4500,17 @@ const file_leat_gateway_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
 	"new_offset\x18\x04 \x01(\x03R\tnewOffset\x12\x18\n" +
 	"\aclamped\x18\x05 \x01(\bR\aclamped\x12)\n" +
-	"\x05error\x18\x06 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"+\n" +
+	"\x05error\x18\x06 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\x12\x1b\n" +
+	"\tlog_start\x18\a \x01(\x03R\blogStart\x12\x10\n" +
+	"\x03end\x18\b \x01(\x03R\x03end\x12\x1b\n" +
+	"\tmember_id\x18\t \x01(\tR\bmemberId\"+\n" +
 	"\x13ExplainGroupRequest\x12\x14\n" +
-	"\x05group\x18\x01 \x01(\tR\x05group\"W\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\"\x90\x01\n" +
 	"\x14ExplainGroupResponse\x12?\n" +
 	"\n" +
 	"rebalances\x18\x01 \x03(\v2\x1f.leat.gateway.v1.GroupRebalanceR\n" +
-	"rebalances\"\x8b\x03\n" +
+	"rebalances\x127\n" +
+	"\asummary\x18\x02 \x01(\v2\x1d.leat.gateway.v1.GroupSummaryR\asummary\"\x8b\x03\n" +
 	"\x0eGroupRebalance\x12\x1f\n" +
 	"\vgroup_epoch\x18\x01 \x01(\x03R\n" +
 	"groupEpoch\x12\x14\n" +
@@ -4451,7 +4598,7 @@ func file_leat_gateway_v1_admin_service_proto_rawDescGZIP() []byte {
 }
 
 var file_leat_gateway_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_leat_gateway_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
+var file_leat_gateway_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_leat_gateway_v1_admin_service_proto_goTypes = []any{
 	(ConfigSource)(0),                  // 0: leat.gateway.v1.ConfigSource
 	(HeldBackBy)(0),                    // 1: leat.gateway.v1.HeldBackBy
@@ -4497,118 +4644,125 @@ var file_leat_gateway_v1_admin_service_proto_goTypes = []any{
 	(*GroupOffset)(nil),                // 41: leat.gateway.v1.GroupOffset
 	(*CommitGroupOffsetsResponse)(nil), // 42: leat.gateway.v1.CommitGroupOffsetsResponse
 	(*ResetGroupOffsetsRequest)(nil),   // 43: leat.gateway.v1.ResetGroupOffsetsRequest
-	(*TopicPartitions)(nil),            // 44: leat.gateway.v1.TopicPartitions
-	(*ResetGroupOffsetsResponse)(nil),  // 45: leat.gateway.v1.ResetGroupOffsetsResponse
-	(*GroupOffsetReset)(nil),           // 46: leat.gateway.v1.GroupOffsetReset
-	(*ExplainGroupRequest)(nil),        // 47: leat.gateway.v1.ExplainGroupRequest
-	(*ExplainGroupResponse)(nil),       // 48: leat.gateway.v1.ExplainGroupResponse
-	(*GroupRebalance)(nil),             // 49: leat.gateway.v1.GroupRebalance
-	(*GroupMove)(nil),                  // 50: leat.gateway.v1.GroupMove
-	(*SimulateGroupRequest)(nil),       // 51: leat.gateway.v1.SimulateGroupRequest
-	(*SimulateGroupResponse)(nil),      // 52: leat.gateway.v1.SimulateGroupResponse
-	(*SimulatedMember)(nil),            // 53: leat.gateway.v1.SimulatedMember
-	(*DeleteGroupRequest)(nil),         // 54: leat.gateway.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),        // 55: leat.gateway.v1.DeleteGroupResponse
-	nil,                                // 56: leat.gateway.v1.CreateTopicRequest.ConfigsEntry
-	nil,                                // 57: leat.gateway.v1.AlterTopicRequest.SetConfigsEntry
-	(*v1.OffsetSpec)(nil),              // 58: leat.type.v1.OffsetSpec
-	(*timestamppb.Timestamp)(nil),      // 59: google.protobuf.Timestamp
-	(*v1.Error)(nil),                   // 60: leat.type.v1.Error
-	(*v1.Process)(nil),                 // 61: leat.type.v1.Process
-	(*durationpb.Duration)(nil),        // 62: google.protobuf.Duration
+	(*GroupOffsets)(nil),               // 44: leat.gateway.v1.GroupOffsets
+	(*TopicPartitions)(nil),            // 45: leat.gateway.v1.TopicPartitions
+	(*ResetGroupOffsetsResponse)(nil),  // 46: leat.gateway.v1.ResetGroupOffsetsResponse
+	(*GroupOffsetReset)(nil),           // 47: leat.gateway.v1.GroupOffsetReset
+	(*ExplainGroupRequest)(nil),        // 48: leat.gateway.v1.ExplainGroupRequest
+	(*ExplainGroupResponse)(nil),       // 49: leat.gateway.v1.ExplainGroupResponse
+	(*GroupRebalance)(nil),             // 50: leat.gateway.v1.GroupRebalance
+	(*GroupMove)(nil),                  // 51: leat.gateway.v1.GroupMove
+	(*SimulateGroupRequest)(nil),       // 52: leat.gateway.v1.SimulateGroupRequest
+	(*SimulateGroupResponse)(nil),      // 53: leat.gateway.v1.SimulateGroupResponse
+	(*SimulatedMember)(nil),            // 54: leat.gateway.v1.SimulatedMember
+	(*DeleteGroupRequest)(nil),         // 55: leat.gateway.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),        // 56: leat.gateway.v1.DeleteGroupResponse
+	nil,                                // 57: leat.gateway.v1.CreateTopicRequest.ConfigsEntry
+	nil,                                // 58: leat.gateway.v1.AlterTopicRequest.SetConfigsEntry
+	(*v1.OffsetSpec)(nil),              // 59: leat.type.v1.OffsetSpec
+	(*timestamppb.Timestamp)(nil),      // 60: google.protobuf.Timestamp
+	(*v1.Error)(nil),                   // 61: leat.type.v1.Error
+	(*v1.Process)(nil),                 // 62: leat.type.v1.Process
+	(*durationpb.Duration)(nil),        // 63: google.protobuf.Duration
 }
 var file_leat_gateway_v1_admin_service_proto_depIdxs = []int32{
-	56, // 0: leat.gateway.v1.CreateTopicRequest.configs:type_name -> leat.gateway.v1.CreateTopicRequest.ConfigsEntry
-	57, // 1: leat.gateway.v1.AlterTopicRequest.set_configs:type_name -> leat.gateway.v1.AlterTopicRequest.SetConfigsEntry
+	57, // 0: leat.gateway.v1.CreateTopicRequest.configs:type_name -> leat.gateway.v1.CreateTopicRequest.ConfigsEntry
+	58, // 1: leat.gateway.v1.AlterTopicRequest.set_configs:type_name -> leat.gateway.v1.AlterTopicRequest.SetConfigsEntry
 	10, // 2: leat.gateway.v1.ListTopicsResponse.topics:type_name -> leat.gateway.v1.TopicSummary
 	10, // 3: leat.gateway.v1.DescribeTopicResponse.summary:type_name -> leat.gateway.v1.TopicSummary
 	13, // 4: leat.gateway.v1.DescribeTopicResponse.configs:type_name -> leat.gateway.v1.ConfigEntry
 	14, // 5: leat.gateway.v1.DescribeTopicResponse.partitions:type_name -> leat.gateway.v1.PartitionDescription
 	0,  // 6: leat.gateway.v1.ConfigEntry.source:type_name -> leat.gateway.v1.ConfigSource
 	15, // 7: leat.gateway.v1.PartitionDescription.replica_ends:type_name -> leat.gateway.v1.ReplicaEnd
-	58, // 8: leat.gateway.v1.ListOffsetsRequest.spec:type_name -> leat.type.v1.OffsetSpec
+	59, // 8: leat.gateway.v1.ListOffsetsRequest.spec:type_name -> leat.type.v1.OffsetSpec
 	18, // 9: leat.gateway.v1.ListOffsetsResponse.offsets:type_name -> leat.gateway.v1.PartitionOffset
-	59, // 10: leat.gateway.v1.PartitionOffset.timestamp:type_name -> google.protobuf.Timestamp
-	60, // 11: leat.gateway.v1.PartitionOffset.error:type_name -> leat.type.v1.Error
+	60, // 10: leat.gateway.v1.PartitionOffset.timestamp:type_name -> google.protobuf.Timestamp
+	61, // 11: leat.gateway.v1.PartitionOffset.error:type_name -> leat.type.v1.Error
 	20, // 12: leat.gateway.v1.DeleteRecordsRequest.partitions:type_name -> leat.gateway.v1.RecordsToDelete
 	22, // 13: leat.gateway.v1.DeleteRecordsResponse.results:type_name -> leat.gateway.v1.DeletedRecords
-	60, // 14: leat.gateway.v1.DeletedRecords.error:type_name -> leat.type.v1.Error
+	61, // 14: leat.gateway.v1.DeletedRecords.error:type_name -> leat.type.v1.Error
 	25, // 15: leat.gateway.v1.ElectLeadersResponse.results:type_name -> leat.gateway.v1.ElectedLeader
-	60, // 16: leat.gateway.v1.ElectedLeader.error:type_name -> leat.type.v1.Error
+	61, // 16: leat.gateway.v1.ElectedLeader.error:type_name -> leat.type.v1.Error
 	28, // 17: leat.gateway.v1.DigestTopicResponse.partitions:type_name -> leat.gateway.v1.PartitionDigest
 	29, // 18: leat.gateway.v1.PartitionDigest.replicas:type_name -> leat.gateway.v1.ReplicaDigest
-	60, // 19: leat.gateway.v1.PartitionDigest.error:type_name -> leat.type.v1.Error
-	60, // 20: leat.gateway.v1.ReplicaDigest.error:type_name -> leat.type.v1.Error
+	61, // 19: leat.gateway.v1.PartitionDigest.error:type_name -> leat.type.v1.Error
+	61, // 20: leat.gateway.v1.ReplicaDigest.error:type_name -> leat.type.v1.Error
 	32, // 21: leat.gateway.v1.DescribeClusterResponse.services:type_name -> leat.gateway.v1.ServiceDescription
-	61, // 22: leat.gateway.v1.ServiceDescription.process:type_name -> leat.type.v1.Process
+	62, // 22: leat.gateway.v1.ServiceDescription.process:type_name -> leat.type.v1.Process
 	35, // 23: leat.gateway.v1.ListGroupsResponse.groups:type_name -> leat.gateway.v1.GroupSummary
-	35, // 24: leat.gateway.v1.DescribeGroupResponse.summary:type_name -> leat.gateway.v1.GroupSummary
-	38, // 25: leat.gateway.v1.DescribeGroupResponse.members:type_name -> leat.gateway.v1.GroupMember
-	39, // 26: leat.gateway.v1.DescribeGroupResponse.partitions:type_name -> leat.gateway.v1.GroupPartition
-	62, // 27: leat.gateway.v1.GroupMember.session_timeout:type_name -> google.protobuf.Duration
-	62, // 28: leat.gateway.v1.GroupMember.rebalance_timeout:type_name -> google.protobuf.Duration
-	62, // 29: leat.gateway.v1.GroupMember.max_processing:type_name -> google.protobuf.Duration
-	62, // 30: leat.gateway.v1.GroupMember.last_sign:type_name -> google.protobuf.Duration
-	62, // 31: leat.gateway.v1.GroupPartition.lag_age:type_name -> google.protobuf.Duration
-	62, // 32: leat.gateway.v1.GroupPartition.catch_up:type_name -> google.protobuf.Duration
-	1,  // 33: leat.gateway.v1.GroupPartition.held_back_by:type_name -> leat.gateway.v1.HeldBackBy
-	62, // 34: leat.gateway.v1.GroupPartition.oldest_unprocessed_age:type_name -> google.protobuf.Duration
-	62, // 35: leat.gateway.v1.GroupPartition.revoking_remaining:type_name -> google.protobuf.Duration
-	62, // 36: leat.gateway.v1.GroupPartition.unowned:type_name -> google.protobuf.Duration
-	41, // 37: leat.gateway.v1.CommitGroupOffsetsRequest.offsets:type_name -> leat.gateway.v1.GroupOffset
-	44, // 38: leat.gateway.v1.ResetGroupOffsetsRequest.topics:type_name -> leat.gateway.v1.TopicPartitions
-	58, // 39: leat.gateway.v1.ResetGroupOffsetsRequest.spec:type_name -> leat.type.v1.OffsetSpec
-	62, // 40: leat.gateway.v1.ResetGroupOffsetsRequest.by_duration:type_name -> google.protobuf.Duration
-	62, // 41: leat.gateway.v1.ResetGroupOffsetsRequest.revocation_timeout:type_name -> google.protobuf.Duration
-	46, // 42: leat.gateway.v1.ResetGroupOffsetsResponse.rows:type_name -> leat.gateway.v1.GroupOffsetReset
-	60, // 43: leat.gateway.v1.GroupOffsetReset.error:type_name -> leat.type.v1.Error
-	49, // 44: leat.gateway.v1.ExplainGroupResponse.rebalances:type_name -> leat.gateway.v1.GroupRebalance
-	59, // 45: leat.gateway.v1.GroupRebalance.started_at:type_name -> google.protobuf.Timestamp
-	59, // 46: leat.gateway.v1.GroupRebalance.finished_at:type_name -> google.protobuf.Timestamp
-	50, // 47: leat.gateway.v1.GroupRebalance.moves:type_name -> leat.gateway.v1.GroupMove
-	62, // 48: leat.gateway.v1.GroupRebalance.longest_unowned:type_name -> google.protobuf.Duration
-	62, // 49: leat.gateway.v1.GroupRebalance.total_unowned:type_name -> google.protobuf.Duration
-	53, // 50: leat.gateway.v1.SimulateGroupResponse.members:type_name -> leat.gateway.v1.SimulatedMember
-	50, // 51: leat.gateway.v1.SimulateGroupResponse.moves:type_name -> leat.gateway.v1.GroupMove
-	2,  // 52: leat.gateway.v1.AdminService.CreateTopic:input_type -> leat.gateway.v1.CreateTopicRequest
-	4,  // 53: leat.gateway.v1.AdminService.DeleteTopic:input_type -> leat.gateway.v1.DeleteTopicRequest
-	6,  // 54: leat.gateway.v1.AdminService.AlterTopic:input_type -> leat.gateway.v1.AlterTopicRequest
-	8,  // 55: leat.gateway.v1.AdminService.ListTopics:input_type -> leat.gateway.v1.ListTopicsRequest
-	11, // 56: leat.gateway.v1.AdminService.DescribeTopic:input_type -> leat.gateway.v1.DescribeTopicRequest
-	16, // 57: leat.gateway.v1.AdminService.ListOffsets:input_type -> leat.gateway.v1.ListOffsetsRequest
-	19, // 58: leat.gateway.v1.AdminService.DeleteRecords:input_type -> leat.gateway.v1.DeleteRecordsRequest
-	23, // 59: leat.gateway.v1.AdminService.ElectLeaders:input_type -> leat.gateway.v1.ElectLeadersRequest
-	26, // 60: leat.gateway.v1.AdminService.DigestTopic:input_type -> leat.gateway.v1.DigestTopicRequest
-	30, // 61: leat.gateway.v1.AdminService.DescribeCluster:input_type -> leat.gateway.v1.DescribeClusterRequest
-	33, // 62: leat.gateway.v1.AdminService.ListGroups:input_type -> leat.gateway.v1.ListGroupsRequest
-	36, // 63: leat.gateway.v1.AdminService.DescribeGroup:input_type -> leat.gateway.v1.DescribeGroupRequest
-	40, // 64: leat.gateway.v1.AdminService.CommitGroupOffsets:input_type -> leat.gateway.v1.CommitGroupOffsetsRequest
-	43, // 65: leat.gateway.v1.AdminService.ResetGroupOffsets:input_type -> leat.gateway.v1.ResetGroupOffsetsRequest
-	47, // 66: leat.gateway.v1.AdminService.ExplainGroup:input_type -> leat.gateway.v1.ExplainGroupRequest
-	51, // 67: leat.gateway.v1.AdminService.SimulateGroup:input_type -> leat.gateway.v1.SimulateGroupRequest
-	54, // 68: leat.gateway.v1.AdminService.DeleteGroup:input_type -> leat.gateway.v1.DeleteGroupRequest
-	3,  // 69: leat.gateway.v1.AdminService.CreateTopic:output_type -> leat.gateway.v1.CreateTopicResponse
-	5,  // 70: leat.gateway.v1.AdminService.DeleteTopic:output_type -> leat.gateway.v1.DeleteTopicResponse
-	7,  // 71: leat.gateway.v1.AdminService.AlterTopic:output_type -> leat.gateway.v1.AlterTopicResponse
-	9,  // 72: leat.gateway.v1.AdminService.ListTopics:output_type -> leat.gateway.v1.ListTopicsResponse
-	12, // 73: leat.gateway.v1.AdminService.DescribeTopic:output_type -> leat.gateway.v1.DescribeTopicResponse
-	17, // 74: leat.gateway.v1.AdminService.ListOffsets:output_type -> leat.gateway.v1.ListOffsetsResponse
-	21, // 75: leat.gateway.v1.AdminService.DeleteRecords:output_type -> leat.gateway.v1.DeleteRecordsResponse
-	24, // 76: leat.gateway.v1.AdminService.ElectLeaders:output_type -> leat.gateway.v1.ElectLeadersResponse
-	27, // 77: leat.gateway.v1.AdminService.DigestTopic:output_type -> leat.gateway.v1.DigestTopicResponse
-	31, // 78: leat.gateway.v1.AdminService.DescribeCluster:output_type -> leat.gateway.v1.DescribeClusterResponse
-	34, // 79: leat.gateway.v1.AdminService.ListGroups:output_type -> leat.gateway.v1.ListGroupsResponse
-	37, // 80: leat.gateway.v1.AdminService.DescribeGroup:output_type -> leat.gateway.v1.DescribeGroupResponse
-	42, // 81: leat.gateway.v1.AdminService.CommitGroupOffsets:output_type -> leat.gateway.v1.CommitGroupOffsetsResponse
-	45, // 82: leat.gateway.v1.AdminService.ResetGroupOffsets:output_type -> leat.gateway.v1.ResetGroupOffsetsResponse
-	48, // 83: leat.gateway.v1.AdminService.ExplainGroup:output_type -> leat.gateway.v1.ExplainGroupResponse
-	52, // 84: leat.gateway.v1.AdminService.SimulateGroup:output_type -> leat.gateway.v1.SimulateGroupResponse
-	55, // 85: leat.gateway.v1.AdminService.DeleteGroup:output_type -> leat.gateway.v1.DeleteGroupResponse
-	69, // [69:86] is the sub-list for method output_type
-	52, // [52:69] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	63, // 24: leat.gateway.v1.DescribeGroupRequest.rate_over:type_name -> google.protobuf.Duration
+	35, // 25: leat.gateway.v1.DescribeGroupResponse.summary:type_name -> leat.gateway.v1.GroupSummary
+	38, // 26: leat.gateway.v1.DescribeGroupResponse.members:type_name -> leat.gateway.v1.GroupMember
+	39, // 27: leat.gateway.v1.DescribeGroupResponse.partitions:type_name -> leat.gateway.v1.GroupPartition
+	50, // 28: leat.gateway.v1.DescribeGroupResponse.last_rebalance:type_name -> leat.gateway.v1.GroupRebalance
+	63, // 29: leat.gateway.v1.GroupMember.session_timeout:type_name -> google.protobuf.Duration
+	63, // 30: leat.gateway.v1.GroupMember.rebalance_timeout:type_name -> google.protobuf.Duration
+	63, // 31: leat.gateway.v1.GroupMember.max_processing:type_name -> google.protobuf.Duration
+	63, // 32: leat.gateway.v1.GroupMember.last_sign:type_name -> google.protobuf.Duration
+	63, // 33: leat.gateway.v1.GroupPartition.lag_age:type_name -> google.protobuf.Duration
+	63, // 34: leat.gateway.v1.GroupPartition.catch_up:type_name -> google.protobuf.Duration
+	1,  // 35: leat.gateway.v1.GroupPartition.held_back_by:type_name -> leat.gateway.v1.HeldBackBy
+	63, // 36: leat.gateway.v1.GroupPartition.oldest_unprocessed_age:type_name -> google.protobuf.Duration
+	63, // 37: leat.gateway.v1.GroupPartition.revoking_remaining:type_name -> google.protobuf.Duration
+	63, // 38: leat.gateway.v1.GroupPartition.unowned:type_name -> google.protobuf.Duration
+	60, // 39: leat.gateway.v1.GroupPartition.committed_at:type_name -> google.protobuf.Timestamp
+	41, // 40: leat.gateway.v1.CommitGroupOffsetsRequest.offsets:type_name -> leat.gateway.v1.GroupOffset
+	45, // 41: leat.gateway.v1.ResetGroupOffsetsRequest.topics:type_name -> leat.gateway.v1.TopicPartitions
+	59, // 42: leat.gateway.v1.ResetGroupOffsetsRequest.spec:type_name -> leat.type.v1.OffsetSpec
+	63, // 43: leat.gateway.v1.ResetGroupOffsetsRequest.by_duration:type_name -> google.protobuf.Duration
+	44, // 44: leat.gateway.v1.ResetGroupOffsetsRequest.offsets:type_name -> leat.gateway.v1.GroupOffsets
+	63, // 45: leat.gateway.v1.ResetGroupOffsetsRequest.revocation_timeout:type_name -> google.protobuf.Duration
+	41, // 46: leat.gateway.v1.GroupOffsets.offsets:type_name -> leat.gateway.v1.GroupOffset
+	47, // 47: leat.gateway.v1.ResetGroupOffsetsResponse.rows:type_name -> leat.gateway.v1.GroupOffsetReset
+	61, // 48: leat.gateway.v1.GroupOffsetReset.error:type_name -> leat.type.v1.Error
+	50, // 49: leat.gateway.v1.ExplainGroupResponse.rebalances:type_name -> leat.gateway.v1.GroupRebalance
+	35, // 50: leat.gateway.v1.ExplainGroupResponse.summary:type_name -> leat.gateway.v1.GroupSummary
+	60, // 51: leat.gateway.v1.GroupRebalance.started_at:type_name -> google.protobuf.Timestamp
+	60, // 52: leat.gateway.v1.GroupRebalance.finished_at:type_name -> google.protobuf.Timestamp
+	51, // 53: leat.gateway.v1.GroupRebalance.moves:type_name -> leat.gateway.v1.GroupMove
+	63, // 54: leat.gateway.v1.GroupRebalance.longest_unowned:type_name -> google.protobuf.Duration
+	63, // 55: leat.gateway.v1.GroupRebalance.total_unowned:type_name -> google.protobuf.Duration
+	54, // 56: leat.gateway.v1.SimulateGroupResponse.members:type_name -> leat.gateway.v1.SimulatedMember
+	51, // 57: leat.gateway.v1.SimulateGroupResponse.moves:type_name -> leat.gateway.v1.GroupMove
+	2,  // 58: leat.gateway.v1.AdminService.CreateTopic:input_type -> leat.gateway.v1.CreateTopicRequest
+	4,  // 59: leat.gateway.v1.AdminService.DeleteTopic:input_type -> leat.gateway.v1.DeleteTopicRequest
+	6,  // 60: leat.gateway.v1.AdminService.AlterTopic:input_type -> leat.gateway.v1.AlterTopicRequest
+	8,  // 61: leat.gateway.v1.AdminService.ListTopics:input_type -> leat.gateway.v1.ListTopicsRequest
+	11, // 62: leat.gateway.v1.AdminService.DescribeTopic:input_type -> leat.gateway.v1.DescribeTopicRequest
+	16, // 63: leat.gateway.v1.AdminService.ListOffsets:input_type -> leat.gateway.v1.ListOffsetsRequest
+	19, // 64: leat.gateway.v1.AdminService.DeleteRecords:input_type -> leat.gateway.v1.DeleteRecordsRequest
+	23, // 65: leat.gateway.v1.AdminService.ElectLeaders:input_type -> leat.gateway.v1.ElectLeadersRequest
+	26, // 66: leat.gateway.v1.AdminService.DigestTopic:input_type -> leat.gateway.v1.DigestTopicRequest
+	30, // 67: leat.gateway.v1.AdminService.DescribeCluster:input_type -> leat.gateway.v1.DescribeClusterRequest
+	33, // 68: leat.gateway.v1.AdminService.ListGroups:input_type -> leat.gateway.v1.ListGroupsRequest
+	36, // 69: leat.gateway.v1.AdminService.DescribeGroup:input_type -> leat.gateway.v1.DescribeGroupRequest
+	40, // 70: leat.gateway.v1.AdminService.CommitGroupOffsets:input_type -> leat.gateway.v1.CommitGroupOffsetsRequest
+	43, // 71: leat.gateway.v1.AdminService.ResetGroupOffsets:input_type -> leat.gateway.v1.ResetGroupOffsetsRequest
+	48, // 72: leat.gateway.v1.AdminService.ExplainGroup:input_type -> leat.gateway.v1.ExplainGroupRequest
+	52, // 73: leat.gateway.v1.AdminService.SimulateGroup:input_type -> leat.gateway.v1.SimulateGroupRequest
+	55, // 74: leat.gateway.v1.AdminService.DeleteGroup:input_type -> leat.gateway.v1.DeleteGroupRequest
+	3,  // 75: leat.gateway.v1.AdminService.CreateTopic:output_type -> leat.gateway.v1.CreateTopicResponse
+	5,  // 76: leat.gateway.v1.AdminService.DeleteTopic:output_type -> leat.gateway.v1.DeleteTopicResponse
+	7,  // 77: leat.gateway.v1.AdminService.AlterTopic:output_type -> leat.gateway.v1.AlterTopicResponse
+	9,  // 78: leat.gateway.v1.AdminService.ListTopics:output_type -> leat.gateway.v1.ListTopicsResponse
+	12, // 79: leat.gateway.v1.AdminService.DescribeTopic:output_type -> leat.gateway.v1.DescribeTopicResponse
+	17, // 80: leat.gateway.v1.AdminService.ListOffsets:output_type -> leat.gateway.v1.ListOffsetsResponse
+	21, // 81: leat.gateway.v1.AdminService.DeleteRecords:output_type -> leat.gateway.v1.DeleteRecordsResponse
+	24, // 82: leat.gateway.v1.AdminService.ElectLeaders:output_type -> leat.gateway.v1.ElectLeadersResponse
+	27, // 83: leat.gateway.v1.AdminService.DigestTopic:output_type -> leat.gateway.v1.DigestTopicResponse
+	31, // 84: leat.gateway.v1.AdminService.DescribeCluster:output_type -> leat.gateway.v1.DescribeClusterResponse
+	34, // 85: leat.gateway.v1.AdminService.ListGroups:output_type -> leat.gateway.v1.ListGroupsResponse
+	37, // 86: leat.gateway.v1.AdminService.DescribeGroup:output_type -> leat.gateway.v1.DescribeGroupResponse
+	42, // 87: leat.gateway.v1.AdminService.CommitGroupOffsets:output_type -> leat.gateway.v1.CommitGroupOffsetsResponse
+	46, // 88: leat.gateway.v1.AdminService.ResetGroupOffsets:output_type -> leat.gateway.v1.ResetGroupOffsetsResponse
+	49, // 89: leat.gateway.v1.AdminService.ExplainGroup:output_type -> leat.gateway.v1.ExplainGroupResponse
+	53, // 90: leat.gateway.v1.AdminService.SimulateGroup:output_type -> leat.gateway.v1.SimulateGroupResponse
+	56, // 91: leat.gateway.v1.AdminService.DeleteGroup:output_type -> leat.gateway.v1.DeleteGroupResponse
+	75, // [75:92] is the sub-list for method output_type
+	58, // [58:75] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_leat_gateway_v1_admin_service_proto_init() }
@@ -4623,6 +4777,7 @@ func file_leat_gateway_v1_admin_service_proto_init() {
 		(*ResetGroupOffsetsRequest_Offset)(nil),
 		(*ResetGroupOffsetsRequest_ByDuration)(nil),
 		(*ResetGroupOffsetsRequest_ShiftBy)(nil),
+		(*ResetGroupOffsetsRequest_Offsets)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4630,7 +4785,7 @@ func file_leat_gateway_v1_admin_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_gateway_v1_admin_service_proto_rawDesc), len(file_leat_gateway_v1_admin_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   56,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

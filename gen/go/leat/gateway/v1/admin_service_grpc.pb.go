@@ -76,8 +76,9 @@ type AdminServiceClient interface {
 	// CommitGroupOffsets sets offsets of a group without members. Idempotent.
 	CommitGroupOffsets(ctx context.Context, in *CommitGroupOffsetsRequest, opts ...grpc.CallOption) (*CommitGroupOffsetsResponse, error)
 	// ResetGroupOffsets moves a group to other offsets, also while it has members: they
-	// give the partitions up first. With dry_run it only tells what would be. Retrying
-	// with the same request id is safe; without one, a shift is done again.
+	// give the partitions up first. With dry_run it only tells what would be.
+	// Idempotent but for a shift, which a repetition does again: take the offsets that a
+	// dry run tells, and set those.
 	ResetGroupOffsets(ctx context.Context, in *ResetGroupOffsetsRequest, opts ...grpc.CallOption) (*ResetGroupOffsetsResponse, error)
 	// ExplainGroup tells the last rebalances: why, what moved, and how long partitions
 	// were without an owner. Idempotent.
@@ -304,8 +305,9 @@ type AdminServiceServer interface {
 	// CommitGroupOffsets sets offsets of a group without members. Idempotent.
 	CommitGroupOffsets(context.Context, *CommitGroupOffsetsRequest) (*CommitGroupOffsetsResponse, error)
 	// ResetGroupOffsets moves a group to other offsets, also while it has members: they
-	// give the partitions up first. With dry_run it only tells what would be. Retrying
-	// with the same request id is safe; without one, a shift is done again.
+	// give the partitions up first. With dry_run it only tells what would be.
+	// Idempotent but for a shift, which a repetition does again: take the offsets that a
+	// dry run tells, and set those.
 	ResetGroupOffsets(context.Context, *ResetGroupOffsetsRequest) (*ResetGroupOffsetsResponse, error)
 	// ExplainGroup tells the last rebalances: why, what moved, and how long partitions
 	// were without an owner. Idempotent.

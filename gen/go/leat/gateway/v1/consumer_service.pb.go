@@ -390,7 +390,9 @@ type ConsumeOpen struct {
 	AtMostOnce bool `protobuf:"varint,25,opt,name=at_most_once,json=atMostOnce,proto3" json:"at_most_once,omitempty"`
 	// Rack of the client: read from an in-sync replica in it where there is one, up to
 	// the high watermark that it knows; empty: from leaders.
-	ClientRack    string `protobuf:"bytes,26,opt,name=client_rack,json=clientRack,proto3" json:"client_rack,omitempty"`
+	ClientRack string `protobuf:"bytes,26,opt,name=client_rack,json=clientRack,proto3" json:"client_rack,omitempty"`
+	// Resumes a membership as opened or drain told; instead of member_id and attach.
+	ResumeToken   string `protobuf:"bytes,27,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -603,6 +605,13 @@ func (x *ConsumeOpen) GetAtMostOnce() bool {
 func (x *ConsumeOpen) GetClientRack() string {
 	if x != nil {
 		return x.ClientRack
+	}
+	return ""
+}
+
+func (x *ConsumeOpen) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
 	}
 	return ""
 }
@@ -1615,7 +1624,11 @@ type ConsumeOpened struct {
 	// Member id, for resuming; empty without a group.
 	MemberId string `protobuf:"bytes,3,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	// Attach number, for resuming.
-	Attach        int64 `protobuf:"varint,4,opt,name=attach,proto3" json:"attach,omitempty"`
+	Attach int64 `protobuf:"varint,4,opt,name=attach,proto3" json:"attach,omitempty"`
+	// What open takes as resume_token; empty without a group.
+	ResumeToken string `protobuf:"bytes,5,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// What holds for the stream.
+	Limits        *ConsumeLimits `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1678,6 +1691,102 @@ func (x *ConsumeOpened) GetAttach() int64 {
 	return 0
 }
 
+func (x *ConsumeOpened) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *ConsumeOpened) GetLimits() *ConsumeLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// ConsumeLimits is what holds for a stream, defaults filled in.
+type ConsumeLimits struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Silence after which the member is expelled; absent without a group.
+	SessionTimeout *durationpb.Duration `protobuf:"bytes,1,opt,name=session_timeout,json=sessionTimeout,proto3" json:"session_timeout,omitempty"`
+	// Time to give up a revoked partition; absent without a group.
+	RebalanceTimeout *durationpb.Duration `protobuf:"bytes,2,opt,name=rebalance_timeout,json=rebalanceTimeout,proto3" json:"rebalance_timeout,omitempty"`
+	// Largest message that is sent, in bytes.
+	MaxMessageBytes int32 `protobuf:"varint,3,opt,name=max_message_bytes,json=maxMessageBytes,proto3" json:"max_message_bytes,omitempty"`
+	// Commits that may be unanswered; the gateway stops reading beyond it.
+	MaxUnansweredCommits int32 `protobuf:"varint,4,opt,name=max_unanswered_commits,json=maxUnansweredCommits,proto3" json:"max_unanswered_commits,omitempty"`
+	// Partitions that one stream may read.
+	MaxPartitions int32 `protobuf:"varint,5,opt,name=max_partitions,json=maxPartitions,proto3" json:"max_partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsumeLimits) Reset() {
+	*x = ConsumeLimits{}
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsumeLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsumeLimits) ProtoMessage() {}
+
+func (x *ConsumeLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsumeLimits.ProtoReflect.Descriptor instead.
+func (*ConsumeLimits) Descriptor() ([]byte, []int) {
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ConsumeLimits) GetSessionTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.SessionTimeout
+	}
+	return nil
+}
+
+func (x *ConsumeLimits) GetRebalanceTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.RebalanceTimeout
+	}
+	return nil
+}
+
+func (x *ConsumeLimits) GetMaxMessageBytes() int32 {
+	if x != nil {
+		return x.MaxMessageBytes
+	}
+	return 0
+}
+
+func (x *ConsumeLimits) GetMaxUnansweredCommits() int32 {
+	if x != nil {
+		return x.MaxUnansweredCommits
+	}
+	return 0
+}
+
+func (x *ConsumeLimits) GetMaxPartitions() int32 {
+	if x != nil {
+		return x.MaxPartitions
+	}
+	return 0
+}
+
 // ConsumeStatus tells what the stream waits for.
 type ConsumeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1689,7 +1798,7 @@ type ConsumeStatus struct {
 
 func (x *ConsumeStatus) Reset() {
 	*x = ConsumeStatus{}
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[17]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1701,7 +1810,7 @@ func (x *ConsumeStatus) String() string {
 func (*ConsumeStatus) ProtoMessage() {}
 
 func (x *ConsumeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[17]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1714,7 +1823,7 @@ func (x *ConsumeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeStatus.ProtoReflect.Descriptor instead.
 func (*ConsumeStatus) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{17}
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ConsumeStatus) GetWaitingFor() *v1.Error {
@@ -1746,7 +1855,7 @@ type ConsumeAssigned struct {
 
 func (x *ConsumeAssigned) Reset() {
 	*x = ConsumeAssigned{}
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[18]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1758,7 +1867,7 @@ func (x *ConsumeAssigned) String() string {
 func (*ConsumeAssigned) ProtoMessage() {}
 
 func (x *ConsumeAssigned) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[18]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1771,7 +1880,7 @@ func (x *ConsumeAssigned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeAssigned.ProtoReflect.Descriptor instead.
 func (*ConsumeAssigned) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{18}
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ConsumeAssigned) GetTopic() string {
@@ -1839,7 +1948,7 @@ type ConsumeRecords struct {
 
 func (x *ConsumeRecords) Reset() {
 	*x = ConsumeRecords{}
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[19]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1960,7 @@ func (x *ConsumeRecords) String() string {
 func (*ConsumeRecords) ProtoMessage() {}
 
 func (x *ConsumeRecords) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[19]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1973,7 @@ func (x *ConsumeRecords) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRecords.ProtoReflect.Descriptor instead.
 func (*ConsumeRecords) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{19}
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ConsumeRecords) GetTopic() string {
@@ -1937,7 +2046,7 @@ type ConsumeRecord struct {
 
 func (x *ConsumeRecord) Reset() {
 	*x = ConsumeRecord{}
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[20]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2058,7 @@ func (x *ConsumeRecord) String() string {
 func (*ConsumeRecord) ProtoMessage() {}
 
 func (x *ConsumeRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[20]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2071,7 @@ func (x *ConsumeRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRecord.ProtoReflect.Descriptor instead.
 func (*ConsumeRecord) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{20}
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ConsumeRecord) GetOffset() int64 {
@@ -2024,7 +2133,7 @@ type ConsumeProgress struct {
 
 func (x *ConsumeProgress) Reset() {
 	*x = ConsumeProgress{}
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[21]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2036,7 +2145,7 @@ func (x *ConsumeProgress) String() string {
 func (*ConsumeProgress) ProtoMessage() {}
 
 func (x *ConsumeProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[21]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2049,7 +2158,7 @@ func (x *ConsumeProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeProgress.ProtoReflect.Descriptor instead.
 func (*ConsumeProgress) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{21}
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ConsumeProgress) GetTopic() string {
@@ -2097,7 +2206,7 @@ type ConsumeCommitResult struct {
 
 func (x *ConsumeCommitResult) Reset() {
 	*x = ConsumeCommitResult{}
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[22]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2218,7 @@ func (x *ConsumeCommitResult) String() string {
 func (*ConsumeCommitResult) ProtoMessage() {}
 
 func (x *ConsumeCommitResult) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[22]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2231,7 @@ func (x *ConsumeCommitResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeCommitResult.ProtoReflect.Descriptor instead.
 func (*ConsumeCommitResult) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{22}
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ConsumeCommitResult) GetSequence() int64 {
@@ -2164,7 +2273,7 @@ type ConsumePong struct {
 
 func (x *ConsumePong) Reset() {
 	*x = ConsumePong{}
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[23]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2285,7 @@ func (x *ConsumePong) String() string {
 func (*ConsumePong) ProtoMessage() {}
 
 func (x *ConsumePong) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[23]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2298,7 @@ func (x *ConsumePong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumePong.ProtoReflect.Descriptor instead.
 func (*ConsumePong) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{23}
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ConsumePong) GetPingId() int64 {
@@ -2214,7 +2323,7 @@ type ConsumePartitionError struct {
 
 func (x *ConsumePartitionError) Reset() {
 	*x = ConsumePartitionError{}
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[24]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2226,7 +2335,7 @@ func (x *ConsumePartitionError) String() string {
 func (*ConsumePartitionError) ProtoMessage() {}
 
 func (x *ConsumePartitionError) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[24]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2239,7 +2348,7 @@ func (x *ConsumePartitionError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumePartitionError.ProtoReflect.Descriptor instead.
 func (*ConsumePartitionError) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{24}
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ConsumePartitionError) GetTopic() string {
@@ -2280,7 +2389,7 @@ type ConsumeRevoke struct {
 
 func (x *ConsumeRevoke) Reset() {
 	*x = ConsumeRevoke{}
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[25]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2401,7 @@ func (x *ConsumeRevoke) String() string {
 func (*ConsumeRevoke) ProtoMessage() {}
 
 func (x *ConsumeRevoke) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[25]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2414,7 @@ func (x *ConsumeRevoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRevoke.ProtoReflect.Descriptor instead.
 func (*ConsumeRevoke) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{25}
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ConsumeRevoke) GetTopic() string {
@@ -2338,14 +2447,18 @@ func (x *ConsumeRevoke) GetCause() string {
 
 // ConsumeDrain says that the gateway is stopping.
 type ConsumeDrain struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What open takes as resume_token at another gateway; empty without a group.
+	ResumeToken string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// Time until this stream ends by itself.
+	Within        *durationpb.Duration `protobuf:"bytes,2,opt,name=within,proto3" json:"within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConsumeDrain) Reset() {
 	*x = ConsumeDrain{}
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[26]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2357,7 +2470,7 @@ func (x *ConsumeDrain) String() string {
 func (*ConsumeDrain) ProtoMessage() {}
 
 func (x *ConsumeDrain) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[26]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2370,7 +2483,21 @@ func (x *ConsumeDrain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeDrain.ProtoReflect.Descriptor instead.
 func (*ConsumeDrain) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{26}
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ConsumeDrain) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *ConsumeDrain) GetWithin() *durationpb.Duration {
+	if x != nil {
+		return x.Within
+	}
+	return nil
 }
 
 // ConsumeFenced ends a membership.
@@ -2384,7 +2511,7 @@ type ConsumeFenced struct {
 
 func (x *ConsumeFenced) Reset() {
 	*x = ConsumeFenced{}
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[27]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2396,7 +2523,7 @@ func (x *ConsumeFenced) String() string {
 func (*ConsumeFenced) ProtoMessage() {}
 
 func (x *ConsumeFenced) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[27]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2409,7 +2536,7 @@ func (x *ConsumeFenced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeFenced.ProtoReflect.Descriptor instead.
 func (*ConsumeFenced) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{27}
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConsumeFenced) GetError() *v1.Error {
@@ -2428,7 +2555,7 @@ type ConsumeClosed struct {
 
 func (x *ConsumeClosed) Reset() {
 	*x = ConsumeClosed{}
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[28]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2567,7 @@ func (x *ConsumeClosed) String() string {
 func (*ConsumeClosed) ProtoMessage() {}
 
 func (x *ConsumeClosed) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[28]
+	mi := &file_leat_gateway_v1_consumer_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2580,7 @@ func (x *ConsumeClosed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeClosed.ProtoReflect.Descriptor instead.
 func (*ConsumeClosed) Descriptor() ([]byte, []int) {
-	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{28}
+	return file_leat_gateway_v1_consumer_service_proto_rawDescGZIP(), []int{29}
 }
 
 var File_leat_gateway_v1_consumer_service_proto protoreflect.FileDescriptor
@@ -2474,7 +2601,7 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	"\x04ping\x18\n" +
 	" \x01(\v2\x1c.leat.gateway.v1.ConsumePingH\x00R\x04ping\x125\n" +
 	"\x05leave\x18\v \x01(\v2\x1d.leat.gateway.v1.ConsumeLeaveH\x00R\x05leaveB\t\n" +
-	"\amessage\"\xb7\t\n" +
+	"\amessage\"\xda\t\n" +
 	"\vConsumeOpen\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12\x14\n" +
@@ -2507,7 +2634,8 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	"\fat_most_once\x18\x19 \x01(\bR\n" +
 	"atMostOnce\x12\x1f\n" +
 	"\vclient_rack\x18\x1a \x01(\tR\n" +
-	"clientRackB\n" +
+	"clientRack\x12!\n" +
+	"\fresume_token\x18\x1b \x01(\tR\vresumeTokenB\n" +
 	"\n" +
 	"\b_replica\"n\n" +
 	"\x10ConsumePartition\x12\x14\n" +
@@ -2574,12 +2702,20 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	" \x01(\v2\x1d.leat.gateway.v1.ConsumeDrainH\x00R\x05drain\x128\n" +
 	"\x06fenced\x18\v \x01(\v2\x1e.leat.gateway.v1.ConsumeFencedH\x00R\x06fenced\x128\n" +
 	"\x06closed\x18\f \x01(\v2\x1e.leat.gateway.v1.ConsumeClosedH\x00R\x06closedB\t\n" +
-	"\amessage\"\xac\x01\n" +
+	"\amessage\"\x87\x02\n" +
 	"\rConsumeOpened\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x12/\n" +
 	"\agateway\x18\x02 \x01(\v2\x15.leat.type.v1.ProcessR\agateway\x12\x1b\n" +
 	"\tmember_id\x18\x03 \x01(\tR\bmemberId\x12\x16\n" +
-	"\x06attach\x18\x04 \x01(\x03R\x06attach\"E\n" +
+	"\x06attach\x18\x04 \x01(\x03R\x06attach\x12!\n" +
+	"\fresume_token\x18\x05 \x01(\tR\vresumeToken\x126\n" +
+	"\x06limits\x18\x06 \x01(\v2\x1e.leat.gateway.v1.ConsumeLimitsR\x06limits\"\xa4\x02\n" +
+	"\rConsumeLimits\x12B\n" +
+	"\x0fsession_timeout\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x0esessionTimeout\x12F\n" +
+	"\x11rebalance_timeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x10rebalanceTimeout\x12*\n" +
+	"\x11max_message_bytes\x18\x03 \x01(\x05R\x0fmaxMessageBytes\x124\n" +
+	"\x16max_unanswered_commits\x18\x04 \x01(\x05R\x14maxUnansweredCommits\x12%\n" +
+	"\x0emax_partitions\x18\x05 \x01(\x05R\rmaxPartitions\"E\n" +
 	"\rConsumeStatus\x124\n" +
 	"\vwaiting_for\x18\x01 \x01(\v2\x13.leat.type.v1.ErrorR\n" +
 	"waitingFor\"\xc4\x01\n" +
@@ -2629,8 +2765,10 @@ const file_leat_gateway_v1_consumer_service_proto_rawDesc = "" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x121\n" +
 	"\x06within\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06within\x12\x14\n" +
-	"\x05cause\x18\x04 \x01(\tR\x05cause\"\x0e\n" +
-	"\fConsumeDrain\":\n" +
+	"\x05cause\x18\x04 \x01(\tR\x05cause\"d\n" +
+	"\fConsumeDrain\x12!\n" +
+	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x121\n" +
+	"\x06within\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06within\":\n" +
 	"\rConsumeFenced\x12)\n" +
 	"\x05error\x18\x01 \x01(\v2\x13.leat.type.v1.ErrorR\x05error\"\x0f\n" +
 	"\rConsumeClosed*\x94\x01\n" +
@@ -2658,7 +2796,7 @@ func file_leat_gateway_v1_consumer_service_proto_rawDescGZIP() []byte {
 }
 
 var file_leat_gateway_v1_consumer_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_leat_gateway_v1_consumer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_leat_gateway_v1_consumer_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_leat_gateway_v1_consumer_service_proto_goTypes = []any{
 	(StartAt)(0),                  // 0: leat.gateway.v1.StartAt
 	(*ConsumeRequest)(nil),        // 1: leat.gateway.v1.ConsumeRequest
@@ -2678,25 +2816,26 @@ var file_leat_gateway_v1_consumer_service_proto_goTypes = []any{
 	(*ConsumeLeave)(nil),          // 15: leat.gateway.v1.ConsumeLeave
 	(*ConsumeResponse)(nil),       // 16: leat.gateway.v1.ConsumeResponse
 	(*ConsumeOpened)(nil),         // 17: leat.gateway.v1.ConsumeOpened
-	(*ConsumeStatus)(nil),         // 18: leat.gateway.v1.ConsumeStatus
-	(*ConsumeAssigned)(nil),       // 19: leat.gateway.v1.ConsumeAssigned
-	(*ConsumeRecords)(nil),        // 20: leat.gateway.v1.ConsumeRecords
-	(*ConsumeRecord)(nil),         // 21: leat.gateway.v1.ConsumeRecord
-	(*ConsumeProgress)(nil),       // 22: leat.gateway.v1.ConsumeProgress
-	(*ConsumeCommitResult)(nil),   // 23: leat.gateway.v1.ConsumeCommitResult
-	(*ConsumePong)(nil),           // 24: leat.gateway.v1.ConsumePong
-	(*ConsumePartitionError)(nil), // 25: leat.gateway.v1.ConsumePartitionError
-	(*ConsumeRevoke)(nil),         // 26: leat.gateway.v1.ConsumeRevoke
-	(*ConsumeDrain)(nil),          // 27: leat.gateway.v1.ConsumeDrain
-	(*ConsumeFenced)(nil),         // 28: leat.gateway.v1.ConsumeFenced
-	(*ConsumeClosed)(nil),         // 29: leat.gateway.v1.ConsumeClosed
-	(*v1.Handshake)(nil),          // 30: leat.type.v1.Handshake
-	(*durationpb.Duration)(nil),   // 31: google.protobuf.Duration
-	(v1.IsolationLevel)(0),        // 32: leat.type.v1.IsolationLevel
-	(*v1.OffsetSpec)(nil),         // 33: leat.type.v1.OffsetSpec
-	(*v1.Process)(nil),            // 34: leat.type.v1.Process
-	(*v1.Error)(nil),              // 35: leat.type.v1.Error
-	(*v1.Header)(nil),             // 36: leat.type.v1.Header
+	(*ConsumeLimits)(nil),         // 18: leat.gateway.v1.ConsumeLimits
+	(*ConsumeStatus)(nil),         // 19: leat.gateway.v1.ConsumeStatus
+	(*ConsumeAssigned)(nil),       // 20: leat.gateway.v1.ConsumeAssigned
+	(*ConsumeRecords)(nil),        // 21: leat.gateway.v1.ConsumeRecords
+	(*ConsumeRecord)(nil),         // 22: leat.gateway.v1.ConsumeRecord
+	(*ConsumeProgress)(nil),       // 23: leat.gateway.v1.ConsumeProgress
+	(*ConsumeCommitResult)(nil),   // 24: leat.gateway.v1.ConsumeCommitResult
+	(*ConsumePong)(nil),           // 25: leat.gateway.v1.ConsumePong
+	(*ConsumePartitionError)(nil), // 26: leat.gateway.v1.ConsumePartitionError
+	(*ConsumeRevoke)(nil),         // 27: leat.gateway.v1.ConsumeRevoke
+	(*ConsumeDrain)(nil),          // 28: leat.gateway.v1.ConsumeDrain
+	(*ConsumeFenced)(nil),         // 29: leat.gateway.v1.ConsumeFenced
+	(*ConsumeClosed)(nil),         // 30: leat.gateway.v1.ConsumeClosed
+	(*v1.Handshake)(nil),          // 31: leat.type.v1.Handshake
+	(*durationpb.Duration)(nil),   // 32: google.protobuf.Duration
+	(v1.IsolationLevel)(0),        // 33: leat.type.v1.IsolationLevel
+	(*v1.OffsetSpec)(nil),         // 34: leat.type.v1.OffsetSpec
+	(*v1.Process)(nil),            // 35: leat.type.v1.Process
+	(*v1.Error)(nil),              // 36: leat.type.v1.Error
+	(*v1.Header)(nil),             // 37: leat.type.v1.Header
 }
 var file_leat_gateway_v1_consumer_service_proto_depIdxs = []int32{
 	2,  // 0: leat.gateway.v1.ConsumeRequest.open:type_name -> leat.gateway.v1.ConsumeOpen
@@ -2710,53 +2849,57 @@ var file_leat_gateway_v1_consumer_service_proto_depIdxs = []int32{
 	13, // 8: leat.gateway.v1.ConsumeRequest.revoked:type_name -> leat.gateway.v1.ConsumeRevoked
 	14, // 9: leat.gateway.v1.ConsumeRequest.ping:type_name -> leat.gateway.v1.ConsumePing
 	15, // 10: leat.gateway.v1.ConsumeRequest.leave:type_name -> leat.gateway.v1.ConsumeLeave
-	30, // 11: leat.gateway.v1.ConsumeOpen.handshake:type_name -> leat.type.v1.Handshake
+	31, // 11: leat.gateway.v1.ConsumeOpen.handshake:type_name -> leat.type.v1.Handshake
 	3,  // 12: leat.gateway.v1.ConsumeOpen.partitions:type_name -> leat.gateway.v1.ConsumePartition
 	4,  // 13: leat.gateway.v1.ConsumeOpen.positions:type_name -> leat.gateway.v1.ConsumePosition
 	0,  // 14: leat.gateway.v1.ConsumeOpen.start_at:type_name -> leat.gateway.v1.StartAt
-	31, // 15: leat.gateway.v1.ConsumeOpen.auto_commit_interval:type_name -> google.protobuf.Duration
-	31, // 16: leat.gateway.v1.ConsumeOpen.session_timeout:type_name -> google.protobuf.Duration
-	31, // 17: leat.gateway.v1.ConsumeOpen.rebalance_timeout:type_name -> google.protobuf.Duration
-	32, // 18: leat.gateway.v1.ConsumeOpen.isolation_level:type_name -> leat.type.v1.IsolationLevel
-	31, // 19: leat.gateway.v1.ConsumeOpen.start_by_duration:type_name -> google.protobuf.Duration
-	31, // 20: leat.gateway.v1.ConsumeOpen.max_processing:type_name -> google.protobuf.Duration
+	32, // 15: leat.gateway.v1.ConsumeOpen.auto_commit_interval:type_name -> google.protobuf.Duration
+	32, // 16: leat.gateway.v1.ConsumeOpen.session_timeout:type_name -> google.protobuf.Duration
+	32, // 17: leat.gateway.v1.ConsumeOpen.rebalance_timeout:type_name -> google.protobuf.Duration
+	33, // 18: leat.gateway.v1.ConsumeOpen.isolation_level:type_name -> leat.type.v1.IsolationLevel
+	32, // 19: leat.gateway.v1.ConsumeOpen.start_by_duration:type_name -> google.protobuf.Duration
+	32, // 20: leat.gateway.v1.ConsumeOpen.max_processing:type_name -> google.protobuf.Duration
 	4,  // 21: leat.gateway.v1.ConsumeRelease.positions:type_name -> leat.gateway.v1.ConsumePosition
 	4,  // 22: leat.gateway.v1.ConsumeCommit.positions:type_name -> leat.gateway.v1.ConsumePosition
-	33, // 23: leat.gateway.v1.ConsumeSeek.spec:type_name -> leat.type.v1.OffsetSpec
+	34, // 23: leat.gateway.v1.ConsumeSeek.spec:type_name -> leat.type.v1.OffsetSpec
 	11, // 24: leat.gateway.v1.ConsumePause.partitions:type_name -> leat.gateway.v1.PartitionName
 	11, // 25: leat.gateway.v1.ConsumeResume.partitions:type_name -> leat.gateway.v1.PartitionName
 	11, // 26: leat.gateway.v1.ConsumeRevoking.partitions:type_name -> leat.gateway.v1.PartitionName
 	11, // 27: leat.gateway.v1.ConsumeRevoked.partitions:type_name -> leat.gateway.v1.PartitionName
 	17, // 28: leat.gateway.v1.ConsumeResponse.opened:type_name -> leat.gateway.v1.ConsumeOpened
-	18, // 29: leat.gateway.v1.ConsumeResponse.status:type_name -> leat.gateway.v1.ConsumeStatus
-	19, // 30: leat.gateway.v1.ConsumeResponse.assigned:type_name -> leat.gateway.v1.ConsumeAssigned
-	20, // 31: leat.gateway.v1.ConsumeResponse.records:type_name -> leat.gateway.v1.ConsumeRecords
-	22, // 32: leat.gateway.v1.ConsumeResponse.progress:type_name -> leat.gateway.v1.ConsumeProgress
-	23, // 33: leat.gateway.v1.ConsumeResponse.commit_result:type_name -> leat.gateway.v1.ConsumeCommitResult
-	24, // 34: leat.gateway.v1.ConsumeResponse.pong:type_name -> leat.gateway.v1.ConsumePong
-	25, // 35: leat.gateway.v1.ConsumeResponse.partition_error:type_name -> leat.gateway.v1.ConsumePartitionError
-	26, // 36: leat.gateway.v1.ConsumeResponse.revoke:type_name -> leat.gateway.v1.ConsumeRevoke
-	27, // 37: leat.gateway.v1.ConsumeResponse.drain:type_name -> leat.gateway.v1.ConsumeDrain
-	28, // 38: leat.gateway.v1.ConsumeResponse.fenced:type_name -> leat.gateway.v1.ConsumeFenced
-	29, // 39: leat.gateway.v1.ConsumeResponse.closed:type_name -> leat.gateway.v1.ConsumeClosed
-	30, // 40: leat.gateway.v1.ConsumeOpened.handshake:type_name -> leat.type.v1.Handshake
-	34, // 41: leat.gateway.v1.ConsumeOpened.gateway:type_name -> leat.type.v1.Process
-	35, // 42: leat.gateway.v1.ConsumeStatus.waiting_for:type_name -> leat.type.v1.Error
-	21, // 43: leat.gateway.v1.ConsumeRecords.records:type_name -> leat.gateway.v1.ConsumeRecord
-	36, // 44: leat.gateway.v1.ConsumeRecord.headers:type_name -> leat.type.v1.Header
-	4,  // 45: leat.gateway.v1.ConsumeCommitResult.committed:type_name -> leat.gateway.v1.ConsumePosition
-	35, // 46: leat.gateway.v1.ConsumeCommitResult.error:type_name -> leat.type.v1.Error
-	25, // 47: leat.gateway.v1.ConsumeCommitResult.refused:type_name -> leat.gateway.v1.ConsumePartitionError
-	35, // 48: leat.gateway.v1.ConsumePartitionError.error:type_name -> leat.type.v1.Error
-	31, // 49: leat.gateway.v1.ConsumeRevoke.within:type_name -> google.protobuf.Duration
-	35, // 50: leat.gateway.v1.ConsumeFenced.error:type_name -> leat.type.v1.Error
-	1,  // 51: leat.gateway.v1.ConsumerService.Consume:input_type -> leat.gateway.v1.ConsumeRequest
-	16, // 52: leat.gateway.v1.ConsumerService.Consume:output_type -> leat.gateway.v1.ConsumeResponse
-	52, // [52:53] is the sub-list for method output_type
-	51, // [51:52] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	19, // 29: leat.gateway.v1.ConsumeResponse.status:type_name -> leat.gateway.v1.ConsumeStatus
+	20, // 30: leat.gateway.v1.ConsumeResponse.assigned:type_name -> leat.gateway.v1.ConsumeAssigned
+	21, // 31: leat.gateway.v1.ConsumeResponse.records:type_name -> leat.gateway.v1.ConsumeRecords
+	23, // 32: leat.gateway.v1.ConsumeResponse.progress:type_name -> leat.gateway.v1.ConsumeProgress
+	24, // 33: leat.gateway.v1.ConsumeResponse.commit_result:type_name -> leat.gateway.v1.ConsumeCommitResult
+	25, // 34: leat.gateway.v1.ConsumeResponse.pong:type_name -> leat.gateway.v1.ConsumePong
+	26, // 35: leat.gateway.v1.ConsumeResponse.partition_error:type_name -> leat.gateway.v1.ConsumePartitionError
+	27, // 36: leat.gateway.v1.ConsumeResponse.revoke:type_name -> leat.gateway.v1.ConsumeRevoke
+	28, // 37: leat.gateway.v1.ConsumeResponse.drain:type_name -> leat.gateway.v1.ConsumeDrain
+	29, // 38: leat.gateway.v1.ConsumeResponse.fenced:type_name -> leat.gateway.v1.ConsumeFenced
+	30, // 39: leat.gateway.v1.ConsumeResponse.closed:type_name -> leat.gateway.v1.ConsumeClosed
+	31, // 40: leat.gateway.v1.ConsumeOpened.handshake:type_name -> leat.type.v1.Handshake
+	35, // 41: leat.gateway.v1.ConsumeOpened.gateway:type_name -> leat.type.v1.Process
+	18, // 42: leat.gateway.v1.ConsumeOpened.limits:type_name -> leat.gateway.v1.ConsumeLimits
+	32, // 43: leat.gateway.v1.ConsumeLimits.session_timeout:type_name -> google.protobuf.Duration
+	32, // 44: leat.gateway.v1.ConsumeLimits.rebalance_timeout:type_name -> google.protobuf.Duration
+	36, // 45: leat.gateway.v1.ConsumeStatus.waiting_for:type_name -> leat.type.v1.Error
+	22, // 46: leat.gateway.v1.ConsumeRecords.records:type_name -> leat.gateway.v1.ConsumeRecord
+	37, // 47: leat.gateway.v1.ConsumeRecord.headers:type_name -> leat.type.v1.Header
+	4,  // 48: leat.gateway.v1.ConsumeCommitResult.committed:type_name -> leat.gateway.v1.ConsumePosition
+	36, // 49: leat.gateway.v1.ConsumeCommitResult.error:type_name -> leat.type.v1.Error
+	26, // 50: leat.gateway.v1.ConsumeCommitResult.refused:type_name -> leat.gateway.v1.ConsumePartitionError
+	36, // 51: leat.gateway.v1.ConsumePartitionError.error:type_name -> leat.type.v1.Error
+	32, // 52: leat.gateway.v1.ConsumeRevoke.within:type_name -> google.protobuf.Duration
+	32, // 53: leat.gateway.v1.ConsumeDrain.within:type_name -> google.protobuf.Duration
+	36, // 54: leat.gateway.v1.ConsumeFenced.error:type_name -> leat.type.v1.Error
+	1,  // 55: leat.gateway.v1.ConsumerService.Consume:input_type -> leat.gateway.v1.ConsumeRequest
+	16, // 56: leat.gateway.v1.ConsumerService.Consume:output_type -> leat.gateway.v1.ConsumeResponse
+	56, // [56:57] is the sub-list for method output_type
+	55, // [55:56] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_leat_gateway_v1_consumer_service_proto_init() }
@@ -2798,14 +2941,14 @@ func file_leat_gateway_v1_consumer_service_proto_init() {
 		(*ConsumeResponse_Fenced)(nil),
 		(*ConsumeResponse_Closed)(nil),
 	}
-	file_leat_gateway_v1_consumer_service_proto_msgTypes[20].OneofWrappers = []any{}
+	file_leat_gateway_v1_consumer_service_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_gateway_v1_consumer_service_proto_rawDesc), len(file_leat_gateway_v1_consumer_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
