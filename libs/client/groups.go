@@ -55,6 +55,11 @@ func (c *Client) coordinator(ctx context.Context, group string, hint *typev1.Lea
 // callGroup makes a unary call at the group's coordinator, retrying what can be
 // retried until ctx ends.
 func callGroup[R any](ctx context.Context, c *Client, group string, call func(context.Context, coordinatorv1.GroupServiceClient) (R, error)) (R, error) {
+	return callGroupFor(ctx, c, group, c.cfg.RequestTimeout, call)
+}
+
+// callGroupFor is callGroup with a time for each attempt.
+func callGroupFor[R any](ctx context.Context, c *Client, group string, timeout time.Duration, call func(context.Context, coordinatorv1.GroupServiceClient) (R, error)) (R, error) {
 	var none R
 	if group == "" || len(group) > 255 {
 		return none, rpc.Errorf(reasonInvalidGroup, "the group name has %d bytes: use 1 to 255", len(group)).With("group", group)
@@ -67,7 +72,7 @@ func callGroup[R any](ctx context.Context, c *Client, group string, call func(co
 	for failures := 1; ; failures++ {
 		addr, e := c.coordinator(ctx, group, hint)
 		if e == nil {
-			r, err := callCoordinator(ctx, c, addr, call)
+			r, err := callCoordinator(ctx, c, addr, timeout, call)
 			if err == nil {
 				return r, nil
 			}
@@ -98,13 +103,13 @@ func callGroup[R any](ctx context.Context, c *Client, group string, call func(co
 	}
 }
 
-func callCoordinator[R any](ctx context.Context, c *Client, addr string, call func(context.Context, coordinatorv1.GroupServiceClient) (R, error)) (R, error) {
+func callCoordinator[R any](ctx context.Context, c *Client, addr string, timeout time.Duration, call func(context.Context, coordinatorv1.GroupServiceClient) (R, error)) (R, error) {
 	var none R
 	conn, err := c.askConns.Get(addr)
 	if err != nil {
 		return none, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return call(ctx, coordinatorv1.NewGroupServiceClient(conn))
 }
@@ -245,7 +250,7 @@ func (c *Client) listGroupsAt(ctx context.Context, addr string) ([]*coordinatorv
 	var all []*coordinatorv1.GroupSummary
 	token := ""
 	for range maxGroupPages {
-		resp, err := callCoordinator(ctx, c, addr, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.ListGroupsResponse, error) {
+		resp, err := callCoordinator(ctx, c, addr, c.cfg.RequestTimeout, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.ListGroupsResponse, error) {
 			return g.ListGroups(ctx, &coordinatorv1.ListGroupsRequest{PageToken: token})
 		})
 		if err != nil {
