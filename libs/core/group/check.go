@@ -64,6 +64,29 @@ func (g *group) check(bad func(string, ...any)) {
 			bad("group %s: member %s was sent epoch %d, the group is in %d", g.name, m.id, m.sent, g.epoch)
 		}
 	}
+	for p, r := range g.resets {
+		if g.owner[p] == "" {
+			bad("group %s: the reset of %v waits and nobody holds it", g.name, p)
+		} else if h := g.members[g.owner[p]].owned[p]; g.members[g.owner[p]].attached && !h.revoking {
+			bad("group %s: the reset of %v waits and it is not being revoked from %s", g.name, p, g.owner[p])
+		}
+		if r.job.left <= 0 {
+			bad("group %s: the reset of %v waits for a request that was answered", g.name, p)
+		}
+	}
+	for p := range g.starts {
+		if g.owner[p] != "" {
+			bad("group %s: the start of %v is looked for and %s holds it", g.name, p, g.owner[p])
+		}
+		if g.wanted[p] == "" {
+			bad("group %s: the start of %v is looked for and nobody should hold it", g.name, p)
+		}
+	}
+	for p := range g.gaps {
+		if h := holdingOf(g, p); h != nil && h.confirmed {
+			bad("group %s: %v is counted as without an owner, and %s has it", g.name, p, g.owner[p])
+		}
+	}
 	if len(g.members) > 0 && g.expireAt != 0 {
 		bad("group %s: it has members and is to expire", g.name)
 	}
@@ -71,4 +94,12 @@ func (g *group) check(bad func(string, ...any)) {
 		bad("group %s: the indexes of holders (%d, really %d) or targets (%d, really %d) are stale",
 			g.name, len(g.owner), len(holders), len(g.wanted), len(wanted))
 	}
+}
+
+// holdingOf is the tenure of a partition; nil: nobody holds it.
+func holdingOf(g *group, p Part) *holding {
+	if m := g.members[g.owner[p]]; m != nil {
+		return m.owned[p]
+	}
+	return nil
 }

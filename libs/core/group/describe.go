@@ -3,6 +3,7 @@ package group
 import (
 	"maps"
 	"slices"
+	"time"
 )
 
 // Status is the state of a group as people see it.
@@ -30,14 +31,41 @@ type Description struct {
 	Assignor string
 	Members  []MemberDescription
 	Offsets  []OffsetAt
-	Ledger   []LedgerValue
+	// Ledger holds the last rebalances, oldest first. What goes on has its times as of
+	// now.
+	Ledger []LedgerValue
+	// Unowned holds what somebody should hold and nobody does, in order.
+	Unowned []Unowned
+}
+
+// Unowned is a partition that somebody should hold and nobody does.
+type Unowned struct {
+	Part
+	For    time.Duration // since it had an owner, or should have one
+	Member string        // that should hold it
+	Why    string        // for people
 }
 
 // MemberDescription is a member as the coordinator sees it.
 type MemberDescription struct {
-	ID, InstanceID, ClientID, ClientHost string
-	Epoch                                int64
-	Owned, Target                        []Owned
+	ID, InstanceID, ClientID, ClientHost            string
+	Topics                                          []string
+	Pattern, ReplacedBy                             string
+	Attach, Epoch                                   int64
+	Owned, Target                                   []Owned
+	SessionTimeout, RebalanceTimeout, MaxProcessing time.Duration
+	Attached                                        bool
+	LastSign                                        time.Duration // since then
+	Progress                                        []Progress    // OldestAge as of now
+	Revoking                                        []RevokingAt
+	Stuck                                           []Part
+}
+
+// RevokingAt is a partition that a member has been asked to give up.
+type RevokingAt struct {
+	Part
+	Remaining time.Duration // until the member is expelled; 0 where it has no stream
+	Heeded    bool          // it hands out no more of it
 }
 
 func (g *group) summary() Summary {
@@ -67,7 +95,7 @@ func (g *group) status() Status {
 	return StatusStable
 }
 
-func (s *State) describe(e Describe) {
+func (s *State) describe(now Now, e Describe) {
 	g := s.groups[e.Group]
 	if g == nil {
 		s.refuse(e.Req, errorf(ReasonUnknownGroup, "there is no group %q", e.Group))
@@ -75,23 +103,94 @@ func (s *State) describe(e Describe) {
 	}
 	d := Description{Summary: g.summary(), Assignor: g.assignor}
 	for _, m := range g.sorted() {
-		md := MemberDescription{
-			ID: m.id, InstanceID: m.value.InstanceID, ClientID: m.value.ClientID, ClientHost: m.value.ClientHost,
-			Epoch: m.value.Epoch, Owned: m.record().Owned,
-		}
-		for _, p := range sortedParts(m.target) {
-			md.Target = append(md.Target, Owned{Part: p, Epoch: m.targetAt})
-		}
-		d.Members = append(d.Members, md)
+		d.Members = append(d.Members, m.describe(now))
 	}
 	for _, p := range sortedParts(g.offsets) {
 		d.Offsets = append(d.Offsets, OffsetAt{p, g.offsets[p]})
 	}
 	for _, slot := range slices.Sorted(maps.Keys(g.ledger)) {
-		d.Ledger = append(d.Ledger, g.ledger[slot])
+		v := g.ledger[slot]
+		if slot+1 == g.open {
+			v.LongestMs, v.TotalMs = g.gapsAsOf(now)
+		}
+		d.Ledger = append(d.Ledger, v)
 	}
 	slices.SortFunc(d.Ledger, func(a, b LedgerValue) int { return int(a.Epoch - b.Epoch) })
+	for _, p := range sortedParts(g.wanted) {
+		if g.owner[p] == "" {
+			d.Unowned = append(d.Unowned, g.unowned(now, p))
+		}
+	}
 	s.reply(e.Req, Described{d})
+}
+
+// gapsAsOf is how long partitions have been without an owner in the rebalance that
+// goes on, in milliseconds.
+func (g *group) gapsAsOf(now Now) (longest, total int64) {
+	all := g.gapsNow
+	for _, since := range g.gaps {
+		all.longest = max(all.longest, now.Mono-since)
+		all.total += now.Mono - since
+	}
+	return all.longest.Milliseconds(), all.total.Milliseconds()
+}
+
+func (g *group) unowned(now Now, p Part) Unowned {
+	u := Unowned{Part: p, Member: g.wanted[p]}
+	if since, ok := g.gaps[p]; ok {
+		u.For = now.Mono - since
+	}
+	m, start := g.members[u.Member], g.starts[p]
+	switch {
+	case m == nil || !m.attached:
+		u.Why = "the member that should hold it is not connected"
+	case g.resets[p] != nil:
+		u.Why = "its offset is being reset"
+	case start != nil && start.failed != "":
+		u.Why = "where it starts could not be found: " + start.failed
+	case start != nil:
+		u.Why = "where it starts is being looked for"
+	default:
+		u.Why = "it is being assigned"
+	}
+	return u
+}
+
+func (m *member) describe(now Now) MemberDescription {
+	d := MemberDescription{
+		ID: m.id, InstanceID: m.value.InstanceID, ClientID: m.value.ClientID, ClientHost: m.value.ClientHost,
+		Topics: m.value.Topics, Pattern: m.value.Pattern, ReplacedBy: m.value.ReplacedBy,
+		Attach: m.value.Attach, Epoch: m.value.Epoch, Owned: m.record().Owned,
+		SessionTimeout:   time.Duration(m.value.SessionTimeout) * time.Millisecond,
+		RebalanceTimeout: time.Duration(m.value.RebalanceTimeout) * time.Millisecond,
+		MaxProcessing:    m.maxProcessing,
+		Attached:         m.attached, LastSign: now.Mono - m.seen,
+	}
+	for _, p := range sortedParts(m.target) {
+		d.Target = append(d.Target, Owned{Part: p, Epoch: m.targetAt})
+	}
+	for _, p := range sortedParts(m.progress) {
+		t := m.progress[p]
+		if t.stuck(now) {
+			d.Stuck = append(d.Stuck, p)
+		}
+		if t.OldestAge > 0 {
+			t.OldestAge += now.Mono - t.at
+		}
+		d.Progress = append(d.Progress, t.Progress)
+	}
+	for _, p := range m.parts() {
+		h := m.owned[p]
+		if !h.revoking {
+			continue
+		}
+		r := RevokingAt{Part: p, Heeded: h.heeded != 0}
+		if m.attached {
+			r.Remaining = max(0, h.since+d.RebalanceTimeout-now.Mono)
+		}
+		d.Revoking = append(d.Revoking, r)
+	}
+	return d
 }
 
 // List returns the groups of the shard by name. It is the one reading without a

@@ -24,6 +24,15 @@ type (
 	}
 	// Barrier asks to append a record that means nothing, with acks=all.
 	Barrier struct{ Op Op }
+	// ResolveStart asks where partitions start that have no committed offset. Each is
+	// answered with a Start, found or failed; Failed ones are asked for again under
+	// another Job. It changes nothing outside.
+	ResolveStart struct {
+		Job    uint64
+		Group  string
+		Policy StartPolicy // never StartLeft
+		Parts  []Part
+	}
 	// Reply answers a request: with a Result, or with an Err.
 	Reply struct {
 		Req    uint64
@@ -44,14 +53,15 @@ type (
 	Abandon struct{ Reload bool }
 )
 
-func (Fence) isEffect()   {}
-func (Load) isEffect()    {}
-func (Append) isEffect()  {}
-func (Barrier) isEffect() {}
-func (Reply) isEffect()   {}
-func (Send) isEffect()    {}
-func (WakeAt) isEffect()  {}
-func (Abandon) isEffect() {}
+func (Fence) isEffect()        {}
+func (Load) isEffect()         {}
+func (Append) isEffect()       {}
+func (Barrier) isEffect()      {}
+func (ResolveStart) isEffect() {}
+func (Reply) isEffect()        {}
+func (Send) isEffect()         {}
+func (WakeAt) isEffect()       {}
+func (Abandon) isEffect()      {}
 
 // Result is the answer to a request.
 type Result interface{ isResult() }
@@ -72,6 +82,14 @@ type (
 	Offsets struct{ Offsets []OffsetAt }
 	// Described answers Describe.
 	Described struct{ Description }
+	// ResetDone answers ResetOffsets, in the order asked.
+	ResetDone struct{ Rows []ResetRow }
+	// Simulated answers Simulate.
+	Simulated struct {
+		Assignor string
+		Members  []SimulatedMember
+		Moves    []Move
+	}
 	// DeleteDone answers Delete.
 	DeleteDone struct{}
 )
@@ -82,6 +100,8 @@ func (Pong) isResult()       {}
 func (Left) isResult()       {}
 func (Offsets) isResult()    {}
 func (Described) isResult()  {}
+func (ResetDone) isResult()  {}
+func (Simulated) isResult()  {}
 func (DeleteDone) isResult() {}
 
 // PartError is a refused part of a commit.
@@ -121,7 +141,7 @@ type Assigned struct {
 	Part
 	Topic string
 	Epoch int64
-	// Start is the committed offset; -1: none, the member's reset policy says.
+	// Start is the committed offset; -1: none, under StartLeft.
 	Start            int64
 	StartLeaderEpoch int32
 }
@@ -147,6 +167,8 @@ const (
 	ReasonUnknownPartition
 	ReasonTopicDeleted
 	ReasonOverloaded
+	ReasonRevocationTimeout
+	ReasonResetInProgress
 )
 
 // Error is a refusal, or with Unknown set an outcome that is not known.

@@ -41,6 +41,11 @@ type (
 		Attach                           int64         // 0: a new member
 		Owned                            []Owned       // what a resuming member holds
 		ClientID, ClientHost             string
+		// Start says where partitions without a committed offset start.
+		Start StartPolicy
+		// MaxProcessing is how long a record may wait while nothing of its partition is
+		// released, before the member is expelled; 0: for ever.
+		MaxProcessing time.Duration
 	}
 	// Ack says what a member holds, having taken in the assignment of Epoch.
 	Ack struct {
@@ -61,16 +66,33 @@ type (
 		Group   string
 		Offsets []OffsetCommit
 	}
-	// Ping asks for a sign that the membership stands.
+	// ResetOffsets sets offsets of a group, with members or without. Partitions that
+	// are held are revoked first; where that takes longer than Timeout (0: the default)
+	// the holder keeps them.
+	ResetOffsets struct {
+		Req     uint64
+		Group   string
+		Offsets []OffsetCommit // each partition once
+		Timeout time.Duration
+	}
+	// Start answers a ResolveStart, in part or as a whole.
+	Start struct {
+		Job     uint64
+		Group   string
+		Results []StartResult
+	}
+	// Ping asks for a sign that the membership stands, and tells how far it has come.
 	Ping struct {
 		Req           uint64
 		Group, Member string
 		Attach        int64
+		Progress      []Progress // what changed since the last ping, at least
 	}
-	// Revoking is a sign of life: the member has begun to give partitions up.
+	// Revoking is a sign of life: the member hands out no more records of Parts.
 	Revoking struct {
 		Group, Member string
 		Attach        int64
+		Parts         []Owned
 	}
 	// Leave ends a membership. A static member only lets go of its partitions; its
 	// place is kept until its session timeout.
@@ -95,6 +117,16 @@ type (
 	Describe struct {
 		Req   uint64
 		Group string
+	}
+	// Simulate asks who would hold what if members, by their id or instance id, were
+	// taken out, and Add members with the subscription of Like (empty: the first
+	// member's) came.
+	Simulate struct {
+		Req    uint64
+		Group  string
+		Remove []string
+		Add    int
+		Like   string
 	}
 	// Delete deletes a group without members.
 	Delete struct {
@@ -145,12 +177,15 @@ func (Open) isEvent()         {}
 func (Ack) isEvent()          {}
 func (Commit) isEvent()       {}
 func (AdminCommit) isEvent()  {}
+func (ResetOffsets) isEvent() {}
+func (Start) isEvent()        {}
 func (Ping) isEvent()         {}
 func (Revoking) isEvent()     {}
 func (Leave) isEvent()        {}
 func (Gone) isEvent()         {}
 func (FetchOffsets) isEvent() {}
 func (Describe) isEvent()     {}
+func (Simulate) isEvent()     {}
 func (Delete) isEvent()       {}
 func (Committed) isEvent()    {}
 func (Failed) isEvent()       {}

@@ -18,7 +18,13 @@ type group struct {
 	wanted    map[Part]string   // who should hold it
 	offsets   map[Part]OffsetValue
 	ledger    map[int32]LedgerValue
+	starts    map[Part]*starting     // what cannot be given before its start is known
+	resets    map[Part]*reset        // what is not given before its offset is reset
+	gaps      map[Part]time.Duration // since when what is wanted is without an owner
 
+	open        int32 // slot of the ledger's entry that has not ended, plus 1; 0: none
+	gapsNow     gapsOf
+	startsAt    time.Duration // when failed starts are asked for again; 0: none failed
 	expireAt    time.Duration // when the group goes; 0: it has members
 	rebalanceAt time.Duration // when joins have been waited for; 0: nothing is due
 	cause       string
@@ -27,13 +33,16 @@ type group struct {
 
 // member is a member of a group.
 type member struct {
-	id        string
-	value     MemberValue // Owned is filled in from owned when it is written
-	owned     map[Part]*holding
-	target    map[Part]bool
-	targetAt  int64 // epoch of the target; meaningful with hasTarget
-	hasTarget bool
-	pattern   *matcher
+	id            string
+	value         MemberValue // Owned is filled in from owned when it is written
+	owned         map[Part]*holding
+	target        map[Part]bool
+	targetAt      int64 // epoch of the target; meaningful with hasTarget
+	hasTarget     bool
+	pattern       *matcher
+	start         StartPolicy
+	progress      map[Part]told
+	maxProcessing time.Duration // 0: any
 
 	attached bool
 	fresh    bool // subscribed anew since the last rebalance
@@ -53,6 +62,8 @@ type holding struct {
 	revokeEpoch int64
 	// since is when it was given or revoked; the rebalance timeout runs from it.
 	since time.Duration
+	// heeded is when the member said that it hands out no more of it; 0: it did not.
+	heeded time.Duration
 }
 
 // group finds a group, making it where create is set.
@@ -75,6 +86,9 @@ func newGroup(name string) *group {
 		wanted:    make(map[Part]string),
 		offsets:   make(map[Part]OffsetValue),
 		ledger:    make(map[int32]LedgerValue),
+		starts:    make(map[Part]*starting),
+		resets:    make(map[Part]*reset),
+		gaps:      make(map[Part]time.Duration),
 	}
 }
 

@@ -52,31 +52,6 @@ func (s *State) sign(m *member, now Now) {
 	}
 }
 
-// deadline tells when the member is to be expelled, and why.
-func (m *member) deadline() (time.Duration, func() *Error) {
-	session := time.Duration(m.value.SessionTimeout) * time.Millisecond
-	at := m.seen + session
-	why := func() *Error {
-		return errorf(ReasonUnknownMember, "member %q was silent for its session timeout of %v; join anew", m.id, session)
-	}
-	if !m.attached {
-		return at, why
-	}
-	rebalance := time.Duration(m.value.RebalanceTimeout) * time.Millisecond
-	slow := func() *Error {
-		return errorf(ReasonMemberFenced, "member %q did not acknowledge its assignment within its rebalance timeout of %v; join anew", m.id, rebalance)
-	}
-	if m.sentAt != 0 && m.sentAt+rebalance < at {
-		at, why = m.sentAt+rebalance, slow
-	}
-	for _, h := range m.owned {
-		if (h.revoking || !h.confirmed) && h.since+rebalance < at {
-			at, why = h.since+rebalance, slow
-		}
-	}
-	return at, why
-}
-
 // standing says why a frame of a member counts no more; nil: it counts.
 func (s *State) standing(group, id string, attach int64) (*group, *member, *Error) {
 	g := s.groups[group]
@@ -174,6 +149,7 @@ func (s *State) join(now Now, e Open) {
 	m.subscribe(e)
 	m.value.InstanceID = e.Instance
 	m.value.Attach = s.nextAttach()
+	m.start, m.maxProcessing = e.Start, e.MaxProcessing
 	g.members[m.id], g.expireAt = m, 0
 	older := g.instances[e.Instance]
 	if e.Instance == "" {
@@ -226,7 +202,7 @@ func (s *State) takeOver(now Now, g *group, older, m *member) {
 		}})
 		return
 	}
-	s.remove(g, older)
+	s.remove(g, older, now.Mono)
 }
 
 // resume attaches a member to a new stream. What it says it holds is the truth:
@@ -253,14 +229,16 @@ func (s *State) resume(now Now, g *group, m *member, e Open) {
 		}})
 	}
 	changed := m.resubscribe(e)
+	m.start, m.maxProcessing = e.Start, e.MaxProcessing
 	m.value.Attach = s.nextAttach()
 	m.attached, m.mustSend = true, true
 	m.seen = now.Mono
-	freed := m.state(e.Owned, now)
+	freed := s.restate(now, g, m, e.Owned)
 	m.sent, m.sentAt = max(m.sent, m.value.Epoch), 0
 	for _, p := range freed {
-		g.release(m, p)
+		s.release(g, m, p, now.Mono)
 	}
+	s.moved[g.name] = true
 	s.writeMember(g, m)
 	s.reply(e.Req, m.opened())
 	s.wakeBy(now.Mono + e.SessionTimeout)
@@ -271,9 +249,9 @@ func (s *State) resume(now Now, g *group, m *member, e Open) {
 	}
 }
 
-// state takes in everything a resuming member says it holds, and lists what it
+// restate takes in everything a resuming member says it holds, and lists what it
 // does not hold.
-func (m *member) state(owned []Owned, now Now) (freed []Part) {
+func (s *State) restate(now Now, g *group, m *member, owned []Owned) (freed []Part) {
 	stated := make(map[Part]int64, len(owned))
 	for _, o := range owned {
 		stated[o.Part] = o.Epoch
@@ -287,9 +265,10 @@ func (m *member) state(owned []Owned, now Now) (freed []Part) {
 		}
 		// An older tenure of the same partition is still in the member's hands:
 		// it is neither free nor confirmed.
-		h.confirmed = epoch == h.epoch
+		h.confirmed, h.heeded = false, 0
 		h.since = now.Mono
-		if h.confirmed {
+		if epoch == h.epoch {
+			g.confirm(now, p, h)
 			m.value.Epoch = max(m.value.Epoch, h.epoch)
 		}
 	}
@@ -308,12 +287,12 @@ func (s *State) leave(now Now, e Leave) {
 	}
 	s.reply(e.Req, Left{})
 	if m.value.InstanceID == "" || m.value.ReplacedBy != "" {
-		s.removed(now, g, m, fmt.Sprintf("member %s left", m.label()))
+		s.removed(now, g, m, now.Mono, fmt.Sprintf("member %s left", m.label()))
 		return
 	}
 	freed := m.parts()
 	for _, p := range freed {
-		g.release(m, p)
+		s.release(g, m, p, now.Mono)
 	}
 	m.attached = false
 	s.writeMember(g, m)
@@ -329,29 +308,28 @@ func (s *State) gone(now Now, e Gone) {
 	m.attached = false
 	if m.value.ReplacedBy != "" {
 		g := s.groups[e.Group]
-		s.removed(now, g, m, fmt.Sprintf("member %s was replaced", m.label()))
+		s.removed(now, g, m, now.Mono, fmt.Sprintf("member %s was replaced", m.label()))
 	}
 }
 
 // expel ends a membership against the member's will.
-func (s *State) expel(now Now, g *group, m *member, err *Error) {
+func (s *State) expel(now Now, g *group, m *member, why ending) {
 	if m.attached {
-		s.hold(Send{Group: g.name, Member: m.id, Attach: m.value.Attach, Message: Fenced{err}})
+		s.hold(Send{Group: g.name, Member: m.id, Attach: m.value.Attach, Message: Fenced{why.err}})
 	}
-	cause := fmt.Sprintf("member %s was silent for its session timeout", m.label())
-	if err.Reason == ReasonMemberFenced {
-		cause = fmt.Sprintf("member %s did not acknowledge within its rebalance timeout", m.label())
-	}
-	s.removed(now, g, m, cause)
+	s.removed(now, g, m, m.seen, why.cause)
 }
 
-// removed takes a member out and hands over what it held.
-func (s *State) removed(now Now, g *group, m *member, cause string) {
+// removed takes a member out and hands over what it held; since is when it was last
+// known to use it.
+func (s *State) removed(now Now, g *group, m *member, since time.Duration, cause string) {
 	freed := m.parts()
 	hadPlace := m.value.ReplacedBy == ""
-	s.remove(g, m)
+	s.remove(g, m, since)
 	if len(g.members) == 0 {
 		s.keepUntil(now, g)
+		clear(g.gaps) // nobody misses them
+		clear(g.starts)
 	}
 	if hadPlace {
 		g.because(cause)
@@ -362,9 +340,9 @@ func (s *State) removed(now Now, g *group, m *member, cause string) {
 }
 
 // remove takes a member out of the group and the log.
-func (s *State) remove(g *group, m *member) {
+func (s *State) remove(g *group, m *member, since time.Duration) {
 	for _, p := range m.parts() {
-		g.release(m, p)
+		s.release(g, m, p, since)
 	}
 	for p := range m.target {
 		if g.wanted[p] == m.id {
@@ -389,7 +367,22 @@ func (s *State) ping(now Now, e Ping) {
 		return
 	}
 	s.sign(m, now)
+	s.tell(m, now, e.Progress)
 	s.reply(e.Req, Pong{})
+}
+
+// heed takes in that a member hands out no more records of partitions.
+func (s *State) heed(now Now, e Revoking) {
+	m := s.current(e.Group, e.Member, e.Attach)
+	if m == nil {
+		return
+	}
+	s.sign(m, now)
+	for _, o := range e.Parts {
+		if h := m.owned[o.Part]; h != nil && h.revoking && h.epoch == o.Epoch && h.heeded == 0 {
+			h.heeded = now.Mono
+		}
+	}
 }
 
 func (s *State) writeMember(g *group, m *member) {

@@ -20,12 +20,10 @@ func (s *State) commit(now Now, e Commit) {
 			done.Refused = append(done.Refused, PartError{o.Part, err})
 			continue
 		}
-		v := OffsetValue{
+		s.setOffset(g, o.Part, OffsetValue{
 			NextOffset: o.NextOffset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata,
 			Member: m.id, Attach: m.value.Attach, Sequence: e.Sequence, CommitMs: now.WallMs,
-		}
-		g.offsets[o.Part] = v
-		s.write(offsetKey(g.name, o.Part), v)
+		})
 	}
 	s.reply(e.Req, done)
 }
@@ -94,9 +92,7 @@ func (s *State) adminCommit(now Now, e AdminCommit) {
 			g = s.group(e.Group, true)
 			s.write(groupKey(g.name), g.value())
 		}
-		v := OffsetValue{NextOffset: o.NextOffset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata, CommitMs: now.WallMs}
-		g.offsets[o.Part] = v
-		s.write(offsetKey(g.name, o.Part), v)
+		s.setOffset(g, o.Part, OffsetValue{NextOffset: o.NextOffset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata, CommitMs: now.WallMs})
 	}
 	if g != nil {
 		s.keepUntil(now, g)
@@ -179,8 +175,11 @@ func (s *State) purge(g *group) {
 		s.write(groupKey(g.name), g.value())
 	}
 	for _, m := range g.sorted() {
-		s.remove(g, m)
+		s.remove(g, m, 0)
 	}
+	g.refuseResets(func(req uint64) {
+		s.refuse(req, errorf(ReasonUnknownGroup, "group %q was deleted while its offsets were being reset", g.name))
+	})
 	for _, p := range sortedParts(g.offsets) {
 		s.write(offsetKey(g.name, p), nil)
 	}

@@ -125,10 +125,7 @@ func (g *group) changed(inputs []subscriber, targets map[string][]Part) []string
 func (s *State) retarget(now Now, g *group, inputs []subscriber, targets map[string][]Part, changed []string, cause string) {
 	before := maps.Clone(g.wanted)
 	s.startNew(now, g, inputs, targets)
-	for _, m := range g.members {
-		g.epoch = max(g.epoch, m.targetAt)
-	}
-	g.epoch++
+	s.raise(g)
 	for _, id := range changed {
 		m := g.members[id]
 		m.target = make(map[Part]bool, len(targets[id]))
@@ -139,19 +136,15 @@ func (s *State) retarget(now Now, g *group, inputs []subscriber, targets map[str
 		s.write(targetKey(g.name, id), m.targetValue())
 	}
 	clear(g.wanted)
-	var moved int32
 	for id, parts := range targets {
 		for _, p := range parts {
 			g.wanted[p] = id
-			if before[p] != id {
-				moved++
-			}
 		}
 	}
-	slot := int32(g.epoch % ledgerSlots)
-	entry := LedgerValue{Epoch: g.epoch, Cause: cause, TimeMs: now.WallMs, Moved: moved}
-	g.ledger[slot] = entry
-	s.write(ledgerKey(g.name, slot), entry)
+	maps.DeleteFunc(g.starts, func(p Part, _ *starting) bool { return g.wanted[p] == "" })
+	g.regap(now)
+	s.moved[g.name] = true
+	s.record(now, g, cause, moves(before, g.wanted))
 	s.write(groupKey(g.name), g.value())
 }
 
@@ -184,16 +177,15 @@ func (s *State) startNew(now Now, g *group, inputs []subscriber, targets map[str
 			if _, ok := g.offsets[p]; ok || s.deleted[p.Topic] {
 				continue
 			}
-			v := OffsetValue{NextOffset: 0, LeaderEpoch: -1, CommitMs: now.WallMs}
-			g.offsets[p] = v
-			s.write(offsetKey(g.name, p), v)
+			s.setOffset(g, p, OffsetValue{NextOffset: 0, LeaderEpoch: -1, CommitMs: now.WallMs})
 		}
 	}
 }
 
 // reconcile brings one member towards its target: it revokes what the member
 // should give up, gives it what is free, and tells it if anything changed or it
-// waits for its first answer.
+// waits for its first answer. A partition whose offset is being reset is nobody's
+// until that is done, and one whose start is not committed until it is.
 func (s *State) reconcile(now Now, g *group, m *member, cause string) {
 	if !m.attached || m.value.ReplacedBy != "" || !m.hasTarget {
 		return // whoever resumes is brought up to date then
@@ -201,10 +193,11 @@ func (s *State) reconcile(now Now, g *group, m *member, cause string) {
 	changed := false
 	for _, p := range m.parts() {
 		h := m.owned[p]
+		keeps := m.target[p] && g.resets[p] == nil
 		switch {
-		case !m.target[p] && !h.revoking:
+		case !keeps && !h.revoking:
 			h.revoking, h.revokeEpoch, h.since = true, g.epoch, now.Mono
-		case m.target[p] && h.revoking:
+		case keeps && h.revoking:
 			// It comes back before it was given up: a new tenure, so that an
 			// acknowledgement of the revocation, still on its way, does not end it.
 			*h = holding{epoch: g.epoch, since: now.Mono}
@@ -214,7 +207,7 @@ func (s *State) reconcile(now Now, g *group, m *member, cause string) {
 		changed = true
 	}
 	for _, p := range sortedParts(m.target) {
-		if g.owner[p] == "" {
+		if g.owner[p] == "" && g.resets[p] == nil && !s.needsStart(g, m, p) {
 			g.owner[p] = m.id
 			m.owned[p] = &holding{epoch: g.epoch, since: now.Mono}
 			changed = true
@@ -272,15 +265,16 @@ func (s *State) ack(now Now, e Ack) {
 		epoch, listed := stated[p]
 		switch {
 		case listed:
-			if epoch == h.epoch && e.Epoch >= h.epoch {
-				h.confirmed = true
+			if epoch == h.epoch && e.Epoch >= h.epoch && !h.confirmed {
+				g.confirm(now, p, h)
+				s.moved[g.name] = true
 			}
 		case h.confirmed, h.revoking && e.Epoch >= h.revokeEpoch:
 			freed = append(freed, p)
 		}
 	}
 	for _, p := range freed {
-		g.release(m, p)
+		s.release(g, m, p, now.Mono)
 	}
 	raised := e.Epoch > m.value.Epoch
 	if raised {
@@ -295,12 +289,20 @@ func (s *State) ack(now Now, e Ack) {
 	s.offer(now, g, freed)
 }
 
-// release ends a tenure.
-func (g *group) release(m *member, p Part) {
+// release ends a tenure. The partition is without an owner since the member said that
+// it hands out no more of it, else since the time given.
+func (s *State) release(g *group, m *member, p Part, since time.Duration) {
+	h := m.owned[p]
+	if h != nil && h.heeded != 0 {
+		since = min(since, h.heeded)
+	}
 	delete(m.owned, p)
+	delete(m.progress, p)
 	if g.owner[p] == m.id {
 		delete(g.owner, p)
 	}
+	g.gap(p, since)
+	s.moved[g.name] = true
 }
 
 // offer gives partitions that came free to the members that should hold them.

@@ -74,12 +74,20 @@ type OffsetValue struct {
 	CommitMs int64
 }
 
-// LedgerValue explains a rebalance.
+// LedgerValue explains a rebalance, or a reset of offsets.
 type LedgerValue struct {
 	Epoch  int64
 	Cause  string
 	TimeMs int64
 	Moved  int32
+	Moves  []Move // as many as fit, in order
+	// FinishedMs is when every member held what it should, in milliseconds since the
+	// epoch; 0: not yet, or another rebalance began first.
+	FinishedMs int64
+	// LongestMs and TotalMs tell how long partitions were without an owner: from when
+	// the former one gave up, had stopped handing out, or was last heard of, until the
+	// next one had taken the partition in.
+	LongestMs, TotalMs int64
 }
 
 func (GroupValue) isValue()  {}
@@ -107,7 +115,7 @@ func sizeOf(k Key, v Value) int {
 	case TargetValue:
 		n += part * len(v.Parts)
 	case LedgerValue:
-		n += len(v.Cause)
+		n += len(v.Cause) + part*len(v.Moves)
 	case MemberValue:
 		n += part*len(v.Owned) + len(v.Pattern) + len(v.ClientID) + len(v.ClientHost)
 		for _, t := range v.Topics {

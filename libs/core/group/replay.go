@@ -143,6 +143,8 @@ func (s *State) loadedGroup(now Now, g *group) {
 		at, _ := m.deadline()
 		s.wakeBy(at)
 	}
+	g.openEntry()
+	g.regap(now)
 	s.dropOffsets(g, slices.Collect(maps.Keys(s.deleted)))
 	if len(g.members) == 0 {
 		s.keepUntil(now, g)

@@ -41,6 +41,10 @@ type State struct {
 	wake              time.Duration // earliest time at which something may be due; 0: none
 	toldWake          time.Duration
 	dirty             map[string]bool // groups to rebalance at the end of this step
+	moved             map[string]bool // groups in which holders changed in this step
+	asking            map[string]bool // groups with starts to be asked for
+	resetting         map[string]bool // groups with resets under way
+	lastJob           uint64          // of ResolveStart
 	step              uint64
 	out               []Effect
 }
@@ -63,11 +67,14 @@ type held struct {
 // New makes a shard that nobody owns. The config must be valid.
 func New(cfg Config) *State {
 	return &State{
-		cfg:     cfg,
-		groups:  make(map[string]*group),
-		view:    NewTopicView(nil),
-		deleted: make(map[TopicID]bool),
-		dirty:   make(map[string]bool),
+		cfg:       cfg,
+		groups:    make(map[string]*group),
+		view:      NewTopicView(nil),
+		deleted:   make(map[TopicID]bool),
+		dirty:     make(map[string]bool),
+		moved:     make(map[string]bool),
+		asking:    make(map[string]bool),
+		resetting: make(map[string]bool),
 	}
 }
 
@@ -104,6 +111,8 @@ func (s *State) Step(now Now, ev Event) []Effect {
 		s.phase = idle
 	case Topics:
 		s.topics(now, e)
+	case Start:
+		s.start(now, e)
 	case Committed:
 		s.committed(e)
 	case Failed:
@@ -140,9 +149,7 @@ func (s *State) request(now Now, ev Event) {
 	case Ping:
 		s.ping(now, e)
 	case Revoking:
-		if m := s.current(e.Group, e.Member, e.Attach); m != nil {
-			s.sign(m, now)
-		}
+		s.heed(now, e)
 	case Leave:
 		s.leave(now, e)
 	case Gone:
@@ -150,7 +157,11 @@ func (s *State) request(now Now, ev Event) {
 	case FetchOffsets:
 		s.fetchOffsets(e)
 	case Describe:
-		s.describe(e)
+		s.describe(now, e)
+	case ResetOffsets:
+		s.resetOffsets(now, e)
+	case Simulate:
+		s.simulate(e)
 	case Delete:
 		s.deleteGroup(e)
 	}
@@ -186,6 +197,10 @@ func requestOf(ev Event) (uint64, bool) {
 	case FetchOffsets:
 		return e.Req, true
 	case Describe:
+		return e.Req, true
+	case ResetOffsets:
+		return e.Req, true
+	case Simulate:
 		return e.Req, true
 	case Delete:
 		return e.Req, true
@@ -240,9 +255,19 @@ func (s *State) drop(reload bool) {
 			}
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(s.resetting)) {
+		if g := s.groups[name]; g != nil {
+			g.refuseResets(func(req uint64) {
+				s.out = append(s.out, Reply{Req: req, Err: &Error{Reason: reason, Message: text, Unknown: true}})
+			})
+		}
+	}
 	s.flight, s.gathering, s.retryAt = nil, nil, 0
 	s.groups = make(map[string]*group)
 	clear(s.dirty)
+	clear(s.moved)
+	clear(s.asking)
+	clear(s.resetting)
 	s.wake = 0
 	s.out = append(s.out, Abandon{Reload: reload})
 }
@@ -314,6 +339,7 @@ func (s *State) finish(now Now) {
 			}
 		}
 		clear(s.dirty)
+		s.finishGroups(now)
 		if s.flight == nil && s.gathering != nil {
 			s.flight, s.gathering = s.gathering, nil
 			s.lastOp++
@@ -325,6 +351,33 @@ func (s *State) finish(now Now) {
 		s.out = append(s.out, WakeAt{Mono: s.wake})
 	}
 	s.toldWake = s.wake
+}
+
+// finishGroups does what is due once holders and targets are what they will be after
+// this step: resets of what has come free, questions for starts, and the end of
+// rebalances.
+func (s *State) finishGroups(now Now) {
+	for _, name := range slices.Sorted(maps.Keys(s.resetting)) {
+		g := s.groups[name]
+		if g != nil {
+			s.applyResets(now, g)
+		}
+		if g == nil || len(g.resets) == 0 {
+			delete(s.resetting, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.asking)) {
+		if g := s.groups[name]; g != nil {
+			s.askStarts(g)
+		}
+	}
+	clear(s.asking)
+	for _, name := range slices.Sorted(maps.Keys(s.moved)) {
+		if g := s.groups[name]; g != nil {
+			s.settled(now, g)
+		}
+	}
+	clear(s.moved)
 }
 
 func (s *State) emitFlight() {
@@ -367,9 +420,9 @@ func (s *State) tick(now Now) {
 
 func (s *State) tickGroup(now Now, g *group) {
 	for _, m := range g.sorted() {
-		at, err := m.deadline()
+		at, why := m.deadline()
 		if now.Mono >= at {
-			s.expel(now, g, m, err())
+			s.expel(now, g, m, why())
 			continue
 		}
 		s.wakeBy(at)
@@ -378,7 +431,11 @@ func (s *State) tickGroup(now Now, g *group) {
 		s.purge(g)
 		return
 	}
-	for _, at := range []time.Duration{g.expireAt, g.rebalanceAt} {
+	s.giveBackResets(now, g)
+	if g.startsAt != 0 && now.Mono >= g.startsAt {
+		s.retryStarts(g)
+	}
+	for _, at := range []time.Duration{g.expireAt, g.rebalanceAt, g.startsAt} {
 		if at > now.Mono {
 			s.wakeBy(at)
 		}

@@ -61,6 +61,11 @@ type Config struct {
 	JoinDelay time.Duration
 	// RetryDelay is the pause before an append or fence is tried again.
 	RetryDelay time.Duration
+	// StartDelay is the pause before a start that was not found is looked for again.
+	StartDelay time.Duration
+	// ResetTimeout is the default time that a reset of offsets waits for partitions to
+	// be given up.
+	ResetTimeout time.Duration
 	// OffsetsRetention is how long a group without members and its offsets are kept,
 	// from when it became empty, was last committed to by hand, or was loaded; 0: for
 	// ever.
@@ -85,6 +90,8 @@ func DefaultConfig() Config {
 		MaxRebalanceTimeout: 24 * time.Hour,
 		JoinDelay:           100 * time.Millisecond,
 		RetryDelay:          100 * time.Millisecond,
+		StartDelay:          250 * time.Millisecond,
+		ResetTimeout:        30 * time.Second,
 		OffsetsRetention:    7 * 24 * time.Hour,
 		MaxGroups:           20_000,
 		MaxMembers:          2_000,
@@ -110,6 +117,8 @@ func (c Config) Validate() error {
 		"the rebalance timeout %v must lie above 0 and up to %v", c.RebalanceTimeout, c.MaxRebalanceTimeout)
 	check(c.JoinDelay >= 0, "the join delay must not be negative, it is %v", c.JoinDelay)
 	check(c.OffsetsRetention >= 0, "the retention of offsets must not be negative, it is %v", c.OffsetsRetention)
+	check(c.StartDelay > 0, "the delay of starts must be above 0, not %v", c.StartDelay)
+	check(c.ResetTimeout > 0, "the timeout of resets must be above 0, not %v", c.ResetTimeout)
 	check(c.RetryDelay > 0, "the retry delay must be above 0, not %v", c.RetryDelay)
 	check(c.MaxGroups > 0 && c.MaxMembers > 0 && c.MaxPartitions > 0 && c.MaxQueued > 0 && c.MaxQueuedBytes > 0,
 		"the limits of groups (%d), members (%d), partitions (%d), queued answers (%d) and their bytes (%d) must be above 0",
