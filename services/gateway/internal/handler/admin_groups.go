@@ -3,16 +3,13 @@ package handler
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 
 	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/client"
-	"github.com/leat-io/leat/libs/metadata"
 	"github.com/leat-io/leat/libs/rpc"
-	"github.com/leat-io/leat/libs/topicid"
 )
 
 // ListGroups serves AdminService.ListGroups. What could not be asked is an error:
@@ -61,121 +58,6 @@ func checkGroup(group string) error {
 		return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INVALID_GROUP, "the group name has %d bytes; use 1 to 255", len(group))
 	}
 	return nil
-}
-
-// DescribeGroup serves AdminService.DescribeGroup: members and offsets from the
-// coordinator, ends from the brokers that lead.
-func (a *Admin) DescribeGroup(ctx context.Context, req *gatewayv1.DescribeGroupRequest) (*gatewayv1.DescribeGroupResponse, error) {
-	if err := a.h.started(); err != nil {
-		return nil, err
-	}
-	if err := checkGroup(req.GetGroup()); err != nil {
-		return nil, err
-	}
-	ctx, cancel := a.bounded(ctx)
-	defer cancel()
-	asked, done := forController(ctx)
-	defer done()
-	g, err := a.h.cfg.Mesh.DescribeGroup(asked, req.GetGroup())
-	if err != nil {
-		return nil, err
-	}
-	resp := &gatewayv1.DescribeGroupResponse{
-		Summary: groupSummary(g.GetSummary()), GroupEpoch: g.GetSummary().GetGroupEpoch(), Assignor: g.GetAssignor(),
-	}
-	partitions := groupPartitions(a.h.cfg.Images.Image(), g)
-	for _, m := range g.GetMembers() {
-		resp.Members = append(resp.Members, &gatewayv1.GroupMember{
-			MemberId: m.GetMemberId(), InstanceId: m.GetInstanceId(), ClientId: m.GetClientId(), ClientHost: m.GetClientHost(),
-			MemberEpoch: m.GetMemberEpoch(), Partitions: int32(len(m.GetOwned())),
-		})
-	}
-	resp.Partitions = a.withLag(ctx, partitions)
-	return resp, nil
-}
-
-// groupPartition is a partition of a group, by id.
-type groupPartition struct {
-	id client.TopicPartition
-	*gatewayv1.GroupPartition
-}
-
-// groupPartitions lists every partition that is assigned or has an offset, by topic
-// and number.
-func groupPartitions(image *metadata.Image, g *coordinatorv1.DescribeGroupResponse) []groupPartition {
-	byID := map[client.TopicPartition]*gatewayv1.GroupPartition{}
-	entry := func(topic []byte, n int32) *gatewayv1.GroupPartition {
-		id, err := topicid.FromBytes(topic)
-		if err != nil {
-			return &gatewayv1.GroupPartition{} // not ours to judge; it is left out
-		}
-		key := client.TopicPartition{TopicID: id, Partition: n}
-		p := byID[key]
-		if p == nil {
-			p = &gatewayv1.GroupPartition{Partition: n, Committed: -1, End: -1, Lag: -1}
-			if t := image.TopicByID(id); t != nil && !t.Deleting {
-				p.Topic = t.Name
-			}
-			byID[key] = p
-		}
-		return p
-	}
-	for _, o := range g.GetOffsets() {
-		p := entry(o.GetTopicId(), o.GetPartition())
-		p.Committed, p.Metadata = o.GetNextOffset(), o.GetMetadata()
-	}
-	for _, m := range g.GetMembers() {
-		for _, o := range m.GetOwned() {
-			entry(o.GetTopicId(), o.GetPartition()).MemberId = m.GetMemberId()
-		}
-	}
-	out := make([]groupPartition, 0, len(byID))
-	for id, p := range byID {
-		out = append(out, groupPartition{id, p})
-	}
-	slices.SortFunc(out, func(a, b groupPartition) int {
-		if c := strings.Compare(a.Topic, b.Topic); c != 0 {
-			return c
-		}
-		if c := strings.Compare(a.id.TopicID.Hex(), b.id.TopicID.Hex()); c != 0 {
-			return c
-		}
-		return int(a.id.Partition) - int(b.id.Partition)
-	})
-	return out
-}
-
-// withLag asks for the visible ends, for a short time, and counts what is unread:
-// from the committed offset, or from the log's start where that is later or nothing
-// is committed.
-func (a *Admin) withLag(ctx context.Context, partitions []groupPartition) []*gatewayv1.GroupPartition {
-	var queries []client.OffsetQuery
-	var asked []*gatewayv1.GroupPartition
-	out := make([]*gatewayv1.GroupPartition, 0, len(partitions))
-	for _, p := range partitions {
-		out = append(out, p.GroupPartition)
-		if p.Topic == "" {
-			continue
-		}
-		asked = append(asked, p.GroupPartition)
-		queries = append(queries,
-			client.OffsetQuery{TopicPartition: p.id, Spec: client.Latest()},
-			client.OffsetQuery{TopicPartition: p.id, Spec: client.Earliest()})
-	}
-	if len(queries) == 0 {
-		return out
-	}
-	ctx, cancel := context.WithTimeout(ctx, a.h.cfg.Limits.MarksTimeout)
-	defer cancel()
-	results := a.h.cfg.Mesh.ListOffsets(ctx, queries, typev1.IsolationLevel_ISOLATION_LEVEL_READ_UNCOMMITTED)
-	for i, p := range asked {
-		if 2*i+1 >= len(results) || results[2*i].Err != nil || results[2*i+1].Err != nil {
-			continue
-		}
-		p.End = results[2*i].Offset
-		p.Lag = max(p.End-max(p.Committed, results[2*i+1].Offset), 0)
-	}
-	return out
 }
 
 // CommitGroupOffsets serves AdminService.CommitGroupOffsets.

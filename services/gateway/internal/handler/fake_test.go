@@ -65,6 +65,13 @@ type fakeMesh struct {
 	committed    []client.CommitOffset
 	groupErr     error
 	replicaAsked int32 // broker of the last ListReplicaOffsets
+
+	describeErr  error // of DescribeGroup alone; nil: groupErr
+	onReset      func(o client.CommitOffset) client.OffsetReset
+	resetTimeout time.Duration
+	onAge        func(r client.RecordAt) client.RecordAge
+	simulated    *coordinatorv1.SimulateGroupRequest
+	simulation   *coordinatorv1.SimulateGroupResponse
 }
 
 func newFakeMesh() *fakeMesh { return &fakeMesh{topics: map[string]int32{"a": 3}} }
@@ -174,12 +181,43 @@ func (m *fakeMesh) ListGroups(context.Context) ([]*coordinatorv1.GroupSummary, e
 }
 
 func (m *fakeMesh) DescribeGroup(context.Context, string) (*coordinatorv1.DescribeGroupResponse, error) {
+	if m.describeErr != nil {
+		return nil, m.describeErr
+	}
 	return m.group, m.groupErr
 }
 
 func (m *fakeMesh) CommitOffsets(_ context.Context, _ string, offsets []client.CommitOffset) (client.CommitResult, error) {
 	m.committed = offsets
 	return m.commitResult, m.groupErr
+}
+
+func (m *fakeMesh) ResetOffsets(_ context.Context, _ string, offsets []client.CommitOffset, timeout time.Duration) ([]client.OffsetReset, error) {
+	m.committed, m.resetTimeout = offsets, timeout
+	results := make([]client.OffsetReset, len(offsets))
+	for i, o := range offsets {
+		results[i] = client.OffsetReset{TopicPartition: o.TopicPartition, OldOffset: -1, NewOffset: o.NextOffset}
+		if m.onReset != nil {
+			results[i] = m.onReset(o)
+		}
+	}
+	return results, m.groupErr
+}
+
+func (m *fakeMesh) SimulateGroup(_ context.Context, req *coordinatorv1.SimulateGroupRequest) (*coordinatorv1.SimulateGroupResponse, error) {
+	m.simulated = req
+	return m.simulation, m.groupErr
+}
+
+func (m *fakeMesh) RecordAges(_ context.Context, records []client.RecordAt) []client.RecordAge {
+	results := make([]client.RecordAge, len(records))
+	for i, r := range records {
+		results[i] = client.RecordAge{RecordAt: r}
+		if m.onAge != nil {
+			results[i] = m.onAge(r)
+		}
+	}
+	return results
 }
 
 func (m *fakeMesh) DeleteGroup(context.Context, string) error { return m.groupErr }

@@ -16,6 +16,7 @@ import (
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/metadata"
 	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/services/gateway/internal/groups"
 	"github.com/leat-io/leat/services/gateway/internal/session"
 )
 
@@ -64,6 +65,7 @@ type Handler struct {
 	metrics   *metrics
 	producers *producerPool
 	budget    *semaphore.Weighted // of MaxProduceBytes
+	rates     *groups.Rates
 
 	produceStreams atomic.Int64
 	consumeStreams atomic.Int64
@@ -84,6 +86,7 @@ func New(cfg Config) (*Handler, error) {
 		metrics:   newMetrics(),
 		producers: newProducerPool(cfg.Mesh, cfg.Limits, cfg.Logger),
 		budget:    semaphore.NewWeighted(cfg.Limits.MaxProduceBytes),
+		rates:     groups.NewRates(),
 	}
 	if err := h.register(cfg.Registry); err != nil {
 		return nil, err

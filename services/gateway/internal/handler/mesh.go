@@ -53,6 +53,9 @@ type Mesh interface {
 	ListGroups(ctx context.Context) ([]*coordinatorv1.GroupSummary, error)
 	DescribeGroup(ctx context.Context, group string) (*coordinatorv1.DescribeGroupResponse, error)
 	CommitOffsets(ctx context.Context, group string, offsets []client.CommitOffset) (client.CommitResult, error)
+	ResetOffsets(ctx context.Context, group string, offsets []client.CommitOffset, timeout time.Duration) ([]client.OffsetReset, error)
+	SimulateGroup(ctx context.Context, req *coordinatorv1.SimulateGroupRequest) (*coordinatorv1.SimulateGroupResponse, error)
+	RecordAges(ctx context.Context, records []client.RecordAt) []client.RecordAge
 	DeleteGroup(ctx context.Context, group string) error
 }
 

@@ -103,6 +103,7 @@ type Consume struct {
 	state      ConsumeState
 	endErr     error
 	startAt    time.Time
+	openedAt   time.Time
 	drainAt    time.Time
 	halfClosed bool // the client can send nothing more
 	leaveAsked bool // the ConsumeLeave effect is out

@@ -281,6 +281,8 @@ func (c *Consume) startSpec() *typev1.OffsetSpec {
 		return client.Earliest()
 	case gatewayv1.StartAt_START_AT_TIMESTAMP:
 		return &typev1.OffsetSpec{Spec: &typev1.OffsetSpec_Timestamp{Timestamp: timestamppb.New(time.UnixMilli(c.settings.StartTimestampMs))}}
+	case gatewayv1.StartAt_START_AT_BY_DURATION:
+		return &typev1.OffsetSpec{Spec: &typev1.OffsetSpec_Timestamp{Timestamp: timestamppb.New(c.openedAt.Add(-c.settings.StartByDuration))}}
 	case gatewayv1.StartAt_START_AT_UNSPECIFIED, gatewayv1.StartAt_START_AT_LATEST, gatewayv1.StartAt_START_AT_NONE:
 	}
 	return client.Latest()
