@@ -3,7 +3,9 @@ package client
 import (
 	"context"
 	"slices"
+	"time"
 
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/rpc"
 )
 
@@ -24,22 +26,73 @@ func (k *Consumer) Position(tp TopicPartition) (int64, bool) {
 	if p == nil || p.position.NextOffset < 0 {
 		return 0, false
 	}
+	if first, ok := k.firstAhead(tp); ok {
+		return first, true
+	}
 	return p.position.NextOffset, true
 }
 
-// Seek moves a partition; the next Poll returns nothing from before.
+// Lag is how many offsets lie between the position of a partition and its visible
+// end, as far as that is known: news of it comes with the records, so that the lag of
+// a partition that is not read at the moment (it is paused, or the application is
+// slow) is at least that. False: it is not being read, or nothing is known yet.
+func (k *Consumer) Lag(tp TopicPartition) (int64, bool) {
+	position, ok := k.Position(tp)
+	end, known := k.fetcher.visibleEnd(tp)
+	if !ok || !known {
+		return 0, false
+	}
+	return max(end-position, 0), true
+}
+
+// Seek moves a partition; the next Poll returns nothing from before. What was
+// handed out counts as worked on, and auto-commit commits the new position, also
+// where that is a step back.
 func (k *Consumer) Seek(tp TopicPartition, offset int64) error {
 	p := k.parts[tp]
-	if p == nil {
+	if p == nil || p.revoking {
 		return k.notRead(tp)
 	}
 	if offset < 0 {
 		return rpc.Errorf(reasonInvalidRequest, "offset %d is below 0: give one that a record may have", offset)
 	}
-	p.position = Position{TopicPartition: tp, NextOffset: offset, LeaderEpoch: -1}
-	p.released, p.finding = p.position, false
-	k.read(p)
+	k.moveTo(p, offset)
 	return nil
+}
+
+// SeekTo is Seek to a place or a time, which is looked up in the background:
+// Earliest, Latest or AtTimestamp.
+func (k *Consumer) SeekTo(tp TopicPartition, spec *typev1.OffsetSpec) error {
+	p := k.parts[tp]
+	if p == nil || p.revoking {
+		return k.notRead(tp)
+	}
+	k.halt(p)
+	p.position = Position{TopicPartition: tp, NextOffset: -1, LeaderEpoch: -1}
+	p.released = p.position
+	k.lookUp(spec, []*consumerPart{p})
+	return nil
+}
+
+// moveTo goes on from another offset.
+func (k *Consumer) moveTo(p *consumerPart, offset int64) {
+	k.halt(p)
+	p.position = Position{TopicPartition: p.assigned.TopicPartition, NextOffset: offset, LeaderEpoch: -1}
+	p.released, p.finding = p.position, false
+	p.mark.moved(offset)
+	k.read(p)
+}
+
+// halt drops what was read of a partition and not handed out.
+func (k *Consumer) halt(p *consumerPart) {
+	tp := p.assigned.TopicPartition
+	if k.ahead != nil && k.ahead.parts[tp] == p {
+		delete(k.ahead.parts, tp)
+	}
+	if k.event != nil && k.event.TopicPartition == tp {
+		k.drop()
+	}
+	k.fetcher.Remove(tp)
 }
 
 func (k *Consumer) notRead(tp TopicPartition) *rpc.Error {
@@ -57,12 +110,13 @@ func (k *Consumer) read(p *consumerPart) {
 	})
 }
 
-// Pause stops handing out partitions; Resume goes on.
+// Pause stops handing out partitions; Resume goes on. An at-most-once consumer still
+// hands out what it has committed already.
 func (k *Consumer) Pause(partitions ...TopicPartition) {
 	for _, tp := range partitions {
-		if p := k.parts[tp]; p != nil && !p.paused {
+		if p := k.parts[tp]; p != nil && !p.paused && !p.revoking {
 			p.paused = true
-			if p.position.NextOffset >= 0 {
+			if p.position.NextOffset >= 0 && !p.finding {
 				k.read(p)
 			}
 		}
@@ -86,7 +140,7 @@ func (k *Consumer) Assign(ctx context.Context, positions ...Position) error {
 	if k.cfg.subscribes() {
 		return rpc.Errorf(reasonInvalidRequest, "the consumer is subscribed to topics: partitions by hand need a consumer of their own")
 	}
-	fresh := make([]*consumerPart, 0, len(positions))
+	names := make([]string, 0, len(positions))
 	var unplaced []TopicPartition
 	for _, pos := range positions {
 		t, err := k.client.source.TopicByID(ctx, pos.TopicID)
@@ -99,10 +153,7 @@ func (k *Consumer) Assign(ctx context.Context, positions ...Position) error {
 		if r := k.cfg.Fetch.Replica; r != nil && !slices.Contains(t.Partitions[pos.Partition].Replicas, *r) {
 			return noReplica(t, pos.Partition, *r)
 		}
-		fresh = append(fresh, &consumerPart{
-			assigned: AssignedPartition{OwnedPartition: OwnedPartition{TopicPartition: pos.TopicPartition}, Topic: t.Name},
-			position: pos, released: pos, saved: -1,
-		})
+		names = append(names, t.Name)
 		if pos.NextOffset < 0 {
 			unplaced = append(unplaced, pos.TopicPartition)
 		}
@@ -120,17 +171,18 @@ func (k *Consumer) Assign(ctx context.Context, positions ...Position) error {
 	for _, tp := range k.order {
 		k.forget(tp)
 	}
-	k.order = nil
+	k.order, k.ahead = nil, nil
 	var find []*consumerPart
-	for _, p := range fresh {
-		tp := p.position.TopicPartition
-		if o, ok := committed[tp]; ok && o.NextOffset >= 0 {
-			p.position = Position{TopicPartition: tp, NextOffset: o.NextOffset, LeaderEpoch: o.LeaderEpoch}
-			p.released, p.saved = p.position, o.NextOffset
+	for i, pos := range positions {
+		if k.parts[pos.TopicPartition] != nil {
+			continue // named twice
 		}
-		k.parts[tp] = p
-		k.order = append(k.order, tp)
-		if p.position.NextOffset < 0 {
+		saved := int64(-1)
+		if o, ok := committed[pos.TopicPartition]; ok && o.NextOffset >= 0 {
+			pos.NextOffset, pos.LeaderEpoch, saved = o.NextOffset, o.LeaderEpoch, o.NextOffset
+		}
+		p := k.newPart(AssignedPartition{OwnedPartition: OwnedPartition{TopicPartition: pos.TopicPartition}, Topic: names[i]}, pos, saved)
+		if pos.NextOffset < 0 {
 			find = append(find, p)
 		} else {
 			k.read(p)
@@ -152,6 +204,7 @@ func (k *Consumer) forget(tp TopicPartition) {
 	}
 	k.fetcher.Remove(tp)
 	delete(k.parts, tp)
+	k.progress.remove(tp)
 }
 
 // find looks up starts as the reset policy says, in the background.
@@ -159,24 +212,42 @@ func (k *Consumer) find(parts []*consumerPart) {
 	if len(parts) == 0 {
 		return
 	}
-	spec := k.cfg.Reset.spec()
+	spec := k.cfg.resetSpec(time.Now())
 	if spec == nil {
 		for _, p := range parts {
-			tp := p.assigned.TopicPartition
-			k.errs = append(k.errs, rpc.Errorf(reasonOffsetOutOfRange, "partition %d of topic %q has no committed offset, and the reset policy is none: seek to choose a start", tp.Partition, p.assigned.Topic).
-				With("topic", p.assigned.Topic, "partition", itoa(tp.Partition)))
+			k.errs = append(k.errs, startFailed(p))
 		}
 		return
 	}
+	k.lookUp(spec, parts)
+}
+
+// lookUp finds starts in the background. Where no record is as young as asked for,
+// it is the visible end.
+func (k *Consumer) lookUp(spec *typev1.OffsetSpec, parts []*consumerPart) {
 	queries := make([]OffsetQuery, len(parts))
 	for i, p := range parts {
 		p.finding = true
 		queries[i] = OffsetQuery{TopicPartition: p.assigned.TopicPartition, Spec: spec}
 	}
 	k.wg.Go(func() {
+		replica, isolation := k.cfg.Fetch.Replica, k.cfg.Fetch.Isolation
 		found := make([]startFound, len(parts))
-		for i, r := range k.client.listOffsets(k.ctx, k.cfg.Fetch.Replica, queries, k.cfg.Fetch.Isolation) {
-			found[i] = startFound{part: parts[i], offset: r.Offset, err: r.Err}
+		var late []int
+		for i, r := range k.client.listOffsets(k.ctx, replica, queries, isolation) {
+			found[i] = startFound{part: parts[i], spec: spec, offset: r.Offset, err: r.Err}
+			if r.Err == nil && r.Offset < 0 {
+				late = append(late, i)
+			}
+		}
+		if len(late) > 0 {
+			ends := make([]OffsetQuery, len(late))
+			for n, i := range late {
+				ends[n] = OffsetQuery{TopicPartition: queries[i].TopicPartition, Spec: Latest()}
+			}
+			for n, r := range k.client.listOffsets(k.ctx, replica, ends, isolation) {
+				found[late[n]].offset, found[late[n]].err = r.Offset, r.Err
+			}
 		}
 		select {
 		case k.starts <- found:
@@ -185,26 +256,34 @@ func (k *Consumer) find(parts []*consumerPart) {
 	})
 }
 
+// startFound is a start that was looked up.
+type startFound struct {
+	part   *consumerPart
+	spec   *typev1.OffsetSpec
+	offset int64
+	err    error
+}
+
 // started takes in starts that were looked up; what failed for now is looked up
 // again.
 func (k *Consumer) started(found []startFound) {
-	var again []*consumerPart
+	again := make(map[*typev1.OffsetSpec][]*consumerPart)
 	for _, s := range found {
 		p := s.part
-		if !p.finding || k.parts[p.assigned.TopicPartition] != p {
+		if !p.finding || p.revoking || k.parts[p.assigned.TopicPartition] != p {
 			continue
 		}
 		p.finding = false
 		switch {
 		case s.err != nil && (rpc.Retryable(s.err) || rpc.IsReason(s.err, reasonDeadlineExceeded)):
-			again = append(again, p)
+			again[s.spec] = append(again[s.spec], p)
 		case s.err != nil:
 			k.errs = append(k.errs, s.err)
 		default:
-			p.position = Position{TopicPartition: p.assigned.TopicPartition, NextOffset: s.offset, LeaderEpoch: -1}
-			p.released = p.position
-			k.read(p)
+			k.moveTo(p, s.offset)
 		}
 	}
-	k.find(again)
+	for spec, parts := range again {
+		k.lookUp(spec, parts)
+	}
 }

@@ -1,13 +1,8 @@
 package client
 
 import (
-	"context"
-	"errors"
 	"slices"
 	"time"
-
-	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
-	"github.com/leat-io/leat/libs/rpc"
 )
 
 // revokeCommitTimeout bounds the commit of what is revoked.
@@ -15,10 +10,12 @@ const revokeCommitTimeout = 10 * time.Second
 
 // join begins the membership, if there is to be one.
 func (k *Consumer) join() error {
-	if !k.cfg.subscribes() || k.member != nil || k.dead != nil {
+	if !k.cfg.subscribes() || k.member != nil || k.dead != nil || k.ctx.Err() != nil {
 		return nil
 	}
-	m, err := k.client.JoinGroup(k.cfg.member())
+	cfg := k.cfg.member()
+	cfg.tellRevoking, cfg.Progress = true, k.report
+	m, err := k.client.JoinGroup(cfg)
 	if err != nil {
 		return err
 	}
@@ -27,7 +24,7 @@ func (k *Consumer) join() error {
 }
 
 // heed works on what has come in besides records, and commits when it is time.
-func (k *Consumer) heed(ctx context.Context) {
+func (k *Consumer) heed() {
 	for more := true; more; {
 		select {
 		case found := <-k.starts:
@@ -45,54 +42,79 @@ func (k *Consumer) heed(ctx context.Context) {
 		}
 		switch {
 		case e.Assignment != nil:
-			k.assigned(ctx, e.Assignment)
+			k.wanted = e.Assignment
 		case e.Fenced != nil:
 			k.fenced(e.Fenced)
+		case e.Waiting != nil:
+			k.waiting = e.Waiting
+		case e.Attached != nil:
+			k.waiting = nil
 		}
 	}
+	k.reconcile()
 	k.autoCommit()
 }
 
-// assigned brings the partitions in line with an assignment: what is revoked is
-// given up first, and only then acknowledged.
-func (k *Consumer) assigned(ctx context.Context, a *Assignment) {
+// reconcile brings the partitions in line with the newest assignment: what is
+// revoked is given up first, with a commit of what was worked on, and only then
+// everything is acknowledged and what is new is begun with. The other partitions go
+// on meanwhile.
+func (k *Consumer) reconcile() {
+	a := k.wanted
+	if a == nil || k.ahead != nil { // what is committed already is handed out before
+		return
+	}
 	want := make(map[TopicPartition]AssignedPartition, len(a.Partitions))
 	for _, p := range a.Partitions {
 		want[p.TopicPartition] = p
 	}
 	var revoked []TopicPartition
-	var begun []OwnedPartition
 	for _, tp := range k.order {
-		held := k.parts[tp].assigned
-		if w, ok := want[tp]; !ok || w.AssignmentEpoch != held.AssignmentEpoch {
+		p := k.parts[tp]
+		if p.givingUp {
+			return // one revocation at a time
+		}
+		if w, ok := want[tp]; (!ok || w.AssignmentEpoch != p.assigned.AssignmentEpoch) && !p.revoking {
 			revoked = append(revoked, tp)
-			begun = append(begun, held.OwnedPartition)
 		}
 	}
-	if len(revoked) > 0 {
-		k.member.Revoking(begun...)
-		ctx, cancel := context.WithTimeout(ctx, revokeCommitTimeout)
-		if err := k.giveUp(ctx, revoked); err != nil {
-			k.errs = append(k.errs, err)
-		}
-		cancel()
+	if len(revoked) > 0 && !k.giveUp(revoked, a.RevocationTimeout) {
+		return
 	}
-	var fresh []AssignedPartition
+	resumed := make(map[TopicPartition]*consumerPart)
+	for _, tp := range k.order {
+		if p := k.parts[tp]; p.revoking {
+			if p.assigned.OwnedPartition == want[tp].OwnedPartition {
+				resumed[tp] = p // the revocation was called off: the tenure goes on
+			}
+			k.forget(tp)
+		}
+	}
+	k.order = slices.DeleteFunc(k.order, func(tp TopicPartition) bool { return k.parts[tp] == nil })
+	k.wanted = nil
 	owned := make([]OwnedPartition, 0, len(a.Partitions))
 	for _, p := range a.Partitions {
 		owned = append(owned, p.OwnedPartition)
-		if k.parts[p.TopicPartition] == nil {
-			fresh = append(fresh, p)
-		}
 	}
 	k.member.Ack(a.MemberEpoch, owned)
+	k.begin(a, resumed)
+}
+
+// begin reads what is new in an assignment.
+func (k *Consumer) begin(a *Assignment, resumed map[TopicPartition]*consumerPart) {
+	var fresh []AssignedPartition
 	var find []*consumerPart
-	for _, p := range fresh {
+	for _, p := range a.Partitions {
+		if k.parts[p.TopicPartition] != nil {
+			continue
+		}
+		fresh = append(fresh, p)
 		pos := Position{TopicPartition: p.TopicPartition, NextOffset: p.StartOffset, LeaderEpoch: p.StartLeaderEpoch}
-		part := &consumerPart{assigned: p, position: pos, released: pos, saved: p.StartOffset}
-		k.parts[p.TopicPartition] = part
-		k.order = append(k.order, p.TopicPartition)
-		if p.StartOffset < 0 {
+		part := k.newPart(p, pos, p.StartOffset)
+		if old := resumed[p.TopicPartition]; old != nil && old.released.NextOffset >= 0 {
+			part.position, part.released, part.saved, part.paused = old.released, old.released, old.saved, old.paused
+		}
+		if part.position.NextOffset < 0 {
 			find = append(find, part)
 		} else {
 			k.read(part)
@@ -101,242 +123,90 @@ func (k *Consumer) assigned(ctx context.Context, a *Assignment) {
 	if len(fresh) > 0 && k.cfg.OnAssigned != nil {
 		k.cfg.OnAssigned(fresh)
 	}
-	k.find(find)
+	k.find(slices.DeleteFunc(find, func(p *consumerPart) bool { return p.position.NextOffset >= 0 })) // it has sought
+}
+
+// newPart begins with a partition.
+func (k *Consumer) newPart(a AssignedPartition, pos Position, saved int64) *consumerPart {
+	p := &consumerPart{assigned: a, position: pos, released: pos, saved: saved, mark: k.progress.add(a.TopicPartition)}
+	p.mark.moved(pos.NextOffset)
+	k.parts[a.TopicPartition] = p
+	k.order = append(k.order, a.TopicPartition)
+	return p
 }
 
 // giveUp stops reading partitions, tells the application and commits what it has
-// worked on.
-func (k *Consumer) giveUp(ctx context.Context, revoked []TopicPartition) error {
+// worked on. It reports whether that is done; if not, a result tells of the end.
+func (k *Consumer) giveUp(revoked []TopicPartition, within time.Duration) bool {
 	var gone []AssignedPartition
 	for _, tp := range revoked {
-		gone = append(gone, k.parts[tp].assigned)
+		p := k.parts[tp]
+		p.revoking = true
+		gone = append(gone, p.assigned)
 		k.fetcher.Remove(tp)
 		if k.event != nil && k.event.TopicPartition == tp {
 			k.drop()
 		}
 	}
-	if len(gone) > 0 && k.cfg.OnRevoked != nil {
+	if k.cfg.OnRevoked != nil {
 		k.cfg.OnRevoked(gone)
 	}
-	var err error
-	if k.cfg.AutoCommitInterval > 0 {
-		var positions []Position
-		for _, tp := range revoked {
-			if p := k.parts[tp]; p.released.NextOffset >= 0 && p.released.NextOffset != p.saved {
-				positions = append(positions, p.released)
-			}
-		}
-		if len(positions) > 0 {
-			err = k.Commit(ctx, positions...)
-		}
+	if k.cfg.AutoCommitInterval <= 0 {
+		return true
 	}
+	positions := k.unsaved(slices.Values(revoked))
+	if len(positions) == 0 {
+		return true
+	}
+	patience := revokeCommitTimeout
+	if within > 0 {
+		patience = min(patience, within)
+	}
+	var parts []*consumerPart
 	for _, tp := range revoked {
-		delete(k.parts, tp)
+		parts = append(parts, k.parts[tp])
 	}
-	k.order = slices.DeleteFunc(k.order, func(tp TopicPartition) bool { return k.parts[tp] == nil })
-	return err
+	c := &consumerCommit{ctx: k.ctx, patience: patience, positions: positions}
+	c.done = func(err error) {
+		for _, p := range parts {
+			p.givingUp = false
+		}
+		k.commitFailed(c, err)
+	}
+	if err := k.submit(c); err != nil {
+		c.done(err)
+		return true
+	}
+	for _, p := range parts {
+		p.givingUp = true
+	}
+	return false
 }
 
-// fenced drops everything: another member has it by now. The next Poll joins anew,
-// unless another process has taken this one's place.
+// fenced drops everything: another member may have it by now, so that nothing is
+// committed any more. The next Poll joins anew, unless another process has taken
+// this one's place.
 func (k *Consumer) fenced(err error) {
 	var gone []AssignedPartition
 	for _, tp := range k.order {
-		gone = append(gone, k.parts[tp].assigned)
+		if !k.parts[tp].revoking { // those were told
+			gone = append(gone, k.parts[tp].assigned)
+		}
 		k.forget(tp)
 	}
-	k.order = nil
+	k.order, k.wanted, k.ahead, k.waiting = nil, nil, nil, nil
 	k.member.Detach()
 	k.member = nil
-	if len(gone) > 0 && k.cfg.OnRevoked != nil {
-		k.cfg.OnRevoked(gone)
+	lost := k.cfg.OnLost
+	if lost == nil {
+		lost = k.cfg.OnRevoked
 	}
-	if rpc.FromError(err).Action == typev1.Action_ACTION_REJOIN {
-		k.errs = append(k.errs, err)
-	} else {
+	if len(gone) > 0 && lost != nil {
+		lost(gone)
+	}
+	if stops(err) {
 		k.dead = err
-	}
-}
-
-// autoCommit commits what was worked on, if it is time and nothing is under way.
-func (k *Consumer) autoCommit() {
-	if k.cfg.AutoCommitInterval <= 0 || k.auto {
-		return
-	}
-	now := time.Now()
-	if k.nextAuto.IsZero() {
-		k.nextAuto = now.Add(k.cfg.AutoCommitInterval)
-	}
-	if now.Before(k.nextAuto) {
-		return
-	}
-	k.nextAuto = now.Add(k.cfg.AutoCommitInterval)
-	var positions []Position
-	for _, tp := range k.order {
-		if p := k.parts[tp]; p.released.NextOffset >= 0 && p.released.NextOffset != p.saved {
-			positions = append(positions, p.released)
-		}
-	}
-	if len(positions) == 0 {
-		return
-	}
-	k.auto = true
-	k.submit(&consumerCommit{ctx: k.ctx, positions: positions, auto: true, async: true, done: func(err error) {
-		if err != nil && !rpc.IsReason(err, reasonCancelled) {
-			k.errs = append(k.errs, err)
-		}
-	}})
-}
-
-// Commit commits positions; without any, those after everything that Poll has
-// returned. It waits for commits that were begun before.
-func (k *Consumer) Commit(ctx context.Context, positions ...Position) error {
-	c := &consumerCommit{ctx: ctx, positions: k.orAll(positions), ended: make(chan struct{})}
-	if len(c.positions) == 0 {
-		return nil
-	}
-	if err := k.submit(c); err != nil {
-		return err
-	}
-	for {
-		select {
-		case <-c.ended:
-			k.conclude()
-			k.note(c)
-			return c.err
-		case r := <-k.results:
-			k.concluded(r)
-		case <-k.ctx.Done():
-			return closedError("consumer")
-		}
-	}
-}
-
-// CommitAsync is Commit that does not wait: done, if not nil, is called from a
-// later Poll, Commit or Close. At most 64 may be without a result.
-func (k *Consumer) CommitAsync(done func(error), positions ...Position) {
-	c := &consumerCommit{ctx: k.ctx, positions: k.orAll(positions), done: done, async: true}
-	if err := k.submit(c); err != nil && done != nil {
-		done(err)
-	}
-}
-
-func (k *Consumer) orAll(positions []Position) []Position {
-	if len(positions) > 0 {
-		return positions
-	}
-	for _, tp := range k.order {
-		if p := k.parts[tp]; p.position.NextOffset >= 0 {
-			positions = append(positions, p.position)
-		}
-	}
-	return positions
-}
-
-// submit hands a commit to the committing goroutine.
-func (k *Consumer) submit(c *consumerCommit) error {
-	switch {
-	case k.cfg.Group == "":
-		return rpc.Errorf(reasonInvalidRequest, "the consumer has no group to commit for: name one in its configuration")
-	case k.ctx.Err() != nil:
-		return closedError("consumer")
-	case c.async && k.committing >= maxAsyncCommits:
-		return rpc.Errorf(reasonLimitExceeded, "%d commits have no result yet: wait for some, or commit less often", k.committing).With("limit", "async.commits")
-	}
-	c.member = k.member
-	c.epochs, c.parts = make(map[TopicPartition]int64), make(map[TopicPartition]*consumerPart)
-	for _, pos := range c.positions {
-		p := k.parts[pos.TopicPartition]
-		if p == nil {
-			return k.notRead(pos.TopicPartition)
-		}
-		c.epochs[pos.TopicPartition], c.parts[pos.TopicPartition] = p.assigned.AssignmentEpoch, p
-	}
-	if c.async {
-		k.committing++
-	}
-	k.commits <- c // there is room: one that waits, and the asynchronous ones
-	return nil
-}
-
-// commitLoop makes commits one after the other.
-func (k *Consumer) commitLoop() {
-	for {
-		select {
-		case <-k.ctx.Done():
-			return
-		case c := <-k.commits:
-			c.err = k.commit(c)
-			if c.async {
-				k.results <- c // there is room for all of them
-			} else {
-				close(c.ended)
-			}
-		}
-	}
-}
-
-func (k *Consumer) commit(c *consumerCommit) error {
-	offsets := make([]CommitOffset, 0, len(c.positions))
-	for _, p := range c.positions {
-		offsets = append(offsets, CommitOffset{
-			TopicPartition: p.TopicPartition, NextOffset: p.NextOffset, LeaderEpoch: p.LeaderEpoch,
-			AssignmentEpoch: c.epochs[p.TopicPartition],
-		})
-	}
-	var r CommitResult
-	var err error
-	if c.member != nil {
-		ctx, cancel := k.client.bounded(c.ctx)
-		defer cancel()
-		r, err = c.member.Commit(ctx, offsets)
 	} else {
-		r, err = k.client.CommitOffsets(c.ctx, k.cfg.Group, offsets)
-	}
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, p := range c.positions {
-		if refused := r.Refused[p.TopicPartition]; refused != nil {
-			errs = append(errs, rpc.FromError(refused).With("partition", itoa(p.Partition)))
-			delete(c.parts, p.TopicPartition)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// conclude tells of the asynchronous commits that have ended.
-func (k *Consumer) conclude() {
-	for {
-		select {
-		case r := <-k.results:
-			k.concluded(r)
-		default:
-			return
-		}
-	}
-}
-
-func (k *Consumer) concluded(c *consumerCommit) {
-	k.committing--
-	if c.auto {
-		k.auto = false
-	}
-	k.note(c)
-	if c.done != nil {
-		c.done(c.err)
-	}
-}
-
-// note remembers what is committed now.
-func (k *Consumer) note(c *consumerCommit) {
-	if c.err != nil && len(c.parts) == len(c.positions) {
-		return // nothing took effect
-	}
-	for _, pos := range c.positions {
-		if p := c.parts[pos.TopicPartition]; p != nil {
-			p.saved = pos.NextOffset
-		}
+		k.errs = append(k.errs, err)
 	}
 }

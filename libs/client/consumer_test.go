@@ -76,6 +76,7 @@ func TestConsumerInAGroup(t *testing.T) {
 		cfg := ConsumerConfig{Group: "g", Topics: []string{"t"}, Reset: ResetEarliest}
 		k := newTestConsumer(t, m.client(Config{}), cfg)
 		wantNumbers(t, pollNumbers(t, k, 120), 0, 120)
+		k.Release()
 		if err := k.Close(soon(t)); err != nil {
 			t.Fatal(err)
 		}

@@ -99,8 +99,10 @@ func (b *fakeBroker) serve(r *fakeReader, credit *int64) (resp *brokerv1.FetchRe
 		}}, nil, true
 	}
 	p, err := b.part(r.ask.TopicId, r.ask.Partition, -1)
+	behind := int64(0)
 	if t := b.m.topics[topicid.ID(r.ask.TopicId)]; r.follower && t != nil {
 		p, err = t.parts[r.ask.Partition], nil
+		behind = p.behind[b.id]
 	}
 	if err == nil && b.m.onFetch != nil && r.told < 0 {
 		err = b.m.onFetch(b, r.ask)
@@ -108,7 +110,7 @@ func (b *fakeBroker) serve(r *fakeReader, credit *int64) (resp *brokerv1.FetchRe
 	if err != nil {
 		return fail(err)
 	}
-	end := p.end - p.hidden
+	end := p.end - p.hidden - behind
 	switch {
 	case r.ask.CurrentLeaderEpoch > p.epoch:
 		return fail(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_LEADER_EPOCH, "epoch %d is not known", r.ask.CurrentLeaderEpoch))
@@ -134,11 +136,12 @@ func (b *fakeBroker) serve(r *fakeReader, credit *int64) (resp *brokerv1.FetchRe
 		}
 		*credit -= int64(len(batch))
 		r.next, r.told = h.NextOffset(), end
+		b.m.read[b.id]++
 		return &brokerv1.FetchResponse{Message: &brokerv1.FetchResponse_Batches{Batches: &brokerv1.FetchBatches{
 			FetchId: r.ask.FetchId, NextOffset: r.next, VisibleEnd: visible, CreditCost: int64(len(batch)),
 		}}}, batch, false
 	}
-	if r.told == end && r.next == end {
+	if r.told >= end && r.next >= end { // a replica's own high watermark never goes back
 		return nil, nil, false
 	}
 	r.next, r.told = end, end

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -23,6 +24,7 @@ type fakeCoordinator struct {
 	addr   string
 	server *rpc.Server
 	served chan struct{}
+	deaf   bool // it neither hears nor says anything
 }
 
 type fakeGroup struct {
@@ -42,6 +44,11 @@ type fakeMember struct {
 	seq    int64
 	topics []string
 	pings  int
+	open   *coordinatorv1.MemberOpen
+	// What the newest ping and revocation told, and when.
+	progress []*coordinatorv1.MemberProgress
+	revoking []*coordinatorv1.OwnedPartition
+	pinged   time.Time
 }
 
 // fakeJoin is one join stream.
@@ -140,6 +147,20 @@ func (m *fakeMesh) committed(group string, tp TopicPartition) int64 {
 		return next
 	}
 	return -1
+}
+
+// member runs f on the only member of a group.
+func (m *fakeMesh) member(group string, f func(*fakeMember)) {
+	m.t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g := m.group(group)
+	if len(g.members) != 1 {
+		m.t.Fatalf("%d members, want one", len(g.members))
+	}
+	for _, mem := range g.members {
+		f(mem)
+	}
 }
 
 // memberIDs lists the members of a group.
@@ -260,7 +281,9 @@ func (c *fakeCoordinator) Join(stream coordinatorv1.GroupService_JoinServer) err
 				return
 			}
 			c.m.mu.Lock()
-			c.take(j, f)
+			if !c.deaf {
+				c.take(j, f)
+			}
 			c.m.mu.Unlock()
 		}
 	}()
@@ -315,6 +338,7 @@ func (c *fakeCoordinator) take(j *fakeJoin, f *coordinatorv1.JoinRequest) {
 			g.members[f.MemberId] = mem
 		}
 		mem.attach++
+		mem.open = m.Open
 		mem.at, mem.seq, mem.sent, mem.owned = j, 0, nil, ownedSet(m.Open.Owned)
 		say(&coordinatorv1.JoinResponse_Opened{Opened: &coordinatorv1.MemberOpened{
 			Attach: mem.attach, MemberEpoch: mem.epoch,
@@ -357,7 +381,12 @@ func (c *fakeCoordinator) take(j *fakeJoin, f *coordinatorv1.JoinRequest) {
 			return
 		}
 		mem.pings++
+		mem.progress, mem.pinged = m.Ping.Progress, time.Now()
 		say(&coordinatorv1.JoinResponse_Pong{Pong: &coordinatorv1.MemberPong{PingId: m.Ping.PingId}})
+	case *coordinatorv1.JoinRequest_Revoking:
+		if mem != nil && mem.attach == m.Revoking.Attach {
+			mem.revoking = m.Revoking.Partitions
+		}
 	case *coordinatorv1.JoinRequest_Leave:
 		delete(g.members, f.MemberId)
 		say(&coordinatorv1.JoinResponse_Left{Left: &coordinatorv1.MemberLeft{}})

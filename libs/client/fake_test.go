@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/test/bufconn"
 
@@ -73,6 +74,8 @@ type fakeMesh struct {
 	lastID   int64   // producer id handed out
 	deaf     int32   // a broker that answers nothing
 	listed   []int32 // leader epochs that offsets were asked for with
+	racks    map[int32]string
+	read     map[int32]int // batches sent to readers, by broker
 
 	// onInit may refuse to hand out a producer id; nil: it is handed out.
 	onInit func(b *fakeBroker) *rpc.Error
@@ -105,6 +108,8 @@ type fakePart struct {
 	start, end    int64
 	hidden        int64 // of them, at the end: not committed yet
 	batches       [][]byte
+	isr, replicas []int32         // nil: the leader alone
+	behind        map[int32]int64 // what a follower does not know to be committed yet, beyond hidden
 	owner         int32
 	shardEpoch    int64
 	producers     map[int64]*modelProducer
@@ -114,7 +119,7 @@ func newFakeMesh(t testing.TB, brokers int) *fakeMesh {
 	m := &fakeMesh{
 		t: t, net: &fakeNet{listeners: make(map[string]*bufconn.Listener)}, changed: make(chan struct{}), revision: 1, cluster: "fake",
 		topics: make(map[topicid.ID]*fakeTopic), brokers: make(map[int32]*fakeBroker), coords: make(map[int32]*fakeCoordinator),
-		groups: make(map[string]*fakeGroup),
+		groups: make(map[string]*fakeGroup), racks: make(map[int32]string), read: make(map[int32]int),
 	}
 	for id := int32(1); id <= int32(brokers); id++ {
 		m.startBroker(id)
@@ -172,6 +177,13 @@ func (m *fakeMesh) topic(name string, partitions int, max int32) *fakeTopic {
 	m.topics[t.id] = t
 	m.touch()
 	return t
+}
+
+func (p *fakePart) inSync() []int32 {
+	if p.isr == nil {
+		return []int32{p.leader}
+	}
+	return p.isr
 }
 
 func max1(n int) int { return max(n, 1) }
@@ -275,7 +287,7 @@ func (b *fakeBroker) GetMetadata(ctx context.Context, req *brokerv1.GetMetadataR
 	}
 	resp := &brokerv1.GetMetadataResponse{Handshake: rpc.LocalHandshake(), ClusterId: m.cluster, Position: &brokerv1.MetadataPosition{Generation: 1, Revision: m.revision}}
 	for id, br := range m.brokers {
-		resp.Brokers = append(resp.Brokers, &brokerv1.BrokerInfo{Broker: &typev1.Process{Id: id, Incarnation: 1}, Address: br.addr})
+		resp.Brokers = append(resp.Brokers, &brokerv1.BrokerInfo{Broker: &typev1.Process{Id: id, Incarnation: 1}, Address: br.addr, Rack: m.racks[id]})
 	}
 	for id, c := range m.coords {
 		resp.Coordinators = append(resp.Coordinators, &brokerv1.CoordinatorInfo{Coordinator: &typev1.Process{Id: id, Incarnation: 1}, Address: c.addr})
@@ -283,7 +295,7 @@ func (b *fakeBroker) GetMetadata(ctx context.Context, req *brokerv1.GetMetadataR
 	info := func(t *fakeTopic) *brokerv1.TopicInfo {
 		ti := &brokerv1.TopicInfo{Name: t.name, TopicId: t.id.Bytes(), MaxMessageBytes: t.max}
 		for i, p := range t.parts {
-			pi := &brokerv1.PartitionInfo{Partition: int32(i), Leader: p.leader, LeaderEpoch: p.epoch, Replicas: []int32{p.leader}, Isr: []int32{p.leader}}
+			pi := &brokerv1.PartitionInfo{Partition: int32(i), Leader: p.leader, LeaderEpoch: p.epoch, Replicas: append(p.inSync(), p.replicas...), Isr: p.inSync()}
 			if p.owner >= 0 {
 				pi.ShardOwner = &brokerv1.ShardOwner{Coordinator: &typev1.Process{Id: p.owner}, ShardEpoch: p.shardEpoch}
 			}
@@ -457,12 +469,24 @@ func (b *fakeBroker) ListOffsets(_ context.Context, req *brokerv1.ListOffsetsReq
 			r.Error = rpc.ToProto(err)
 		} else if r.LeaderEpoch = p.epoch; q.Spec.GetPlace() == typev1.OffsetSpec_PLACE_EARLIEST {
 			r.Offset = p.start
+		} else if at := q.Spec.GetTimestamp(); at != nil {
+			r.Offset = p.since(at.AsTime())
 		} else {
 			r.Offset = p.end - p.hidden
 		}
 		resp.Results = append(resp.Results, r)
 	}
 	return resp, nil
+}
+
+// since is the first offset of a batch that was made at a time or later; -1: none.
+func (p *fakePart) since(at time.Time) int64 {
+	for _, batch := range p.batches {
+		if h, err := record.ParseHeader(batch); err == nil && h.MaxTimestamp >= at.UnixMilli() {
+			return h.BaseOffset
+		}
+	}
+	return -1
 }
 
 func (b *fakeBroker) DescribeReplicas(_ context.Context, req *brokerv1.DescribeReplicasRequest) (*brokerv1.DescribeReplicasResponse, error) {

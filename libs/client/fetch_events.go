@@ -2,6 +2,7 @@ package client
 
 import (
 	"errors"
+	"time"
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
@@ -21,7 +22,8 @@ type fetchChunk struct {
 	mark    bool // no batches: the visible end, or offsets without records
 	err     *rpc.Error
 
-	addr string // of the broker that gets the credit back
+	key  streamKey // of the stream that gets the credit back
+	near bool      // it came from a replica in the rack
 	cost int64
 	refs int // the chunk itself and its events; at 0 the credit goes back
 }
@@ -31,10 +33,10 @@ func (c *fetchChunk) unref(f *Fetcher) {
 	if c.refs--; c.refs > 0 || c.cost == 0 {
 		return
 	}
-	if f.held[c.addr] -= c.cost; f.held[c.addr] <= 0 {
-		delete(f.held, c.addr)
+	if f.held[c.key] -= c.cost; f.held[c.key] <= 0 {
+		delete(f.held, c.key)
 	}
-	if s := f.streams[c.addr]; s != nil {
+	if s := f.streams[c.key]; s != nil {
 		s.giveBack(c.cost)
 	}
 }
@@ -204,6 +206,13 @@ func (f *Fetcher) handOutBatch(c *fetchChunk, b decodedBatch) *FetchEvent {
 // after it is dropped.
 func (f *Fetcher) handOutDamage(c *fetchChunk, b decodedBatch) *FetchEvent {
 	p := c.part
+	if c.near { // the leader's copy may be whole
+		f.interrupt(p)
+		p.received, p.receivedEpoch = p.delivered, p.deliveredEpoch
+		f.leaveNear(p, b.err, time.Now())
+		poke(f.wake)
+		return nil
+	}
 	e := f.event(c, FetchError)
 	err := b.err.With("topic", p.start.Topic, "partition", itoa(p.start.Partition), "offset", itoa(p.delivered))
 	if b.after >= 0 {

@@ -12,12 +12,18 @@ import (
 // minCredit is the least credit of one broker's stream, in bytes.
 const minCredit = 64 << 10
 
-// fetchStream is the fetch stream to one broker. The fetcher's lock guards what is
+// streamKey names a fetch stream: followers are read on one of their own.
+type streamKey struct {
+	addr   string
+	follow bool
+}
+
+// fetchStream is a fetch stream to one broker. The fetcher's lock guards what is
 // not written once. Its run goroutine sends; another one, which it waits for,
 // receives.
 type fetchStream struct {
 	f      *Fetcher
-	addr   string
+	key    streamKey
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -30,15 +36,15 @@ type fetchStream struct {
 	wake      chan struct{} // has a value when there is something to send
 }
 
-// stream is the stream to an address. The lock is held.
-func (f *Fetcher) stream(addr string) *fetchStream {
-	s := f.streams[addr]
+// stream is the stream of that name. The lock is held.
+func (f *Fetcher) stream(key streamKey) *fetchStream {
+	s := f.streams[key]
 	if s != nil {
 		return s
 	}
-	s = &fetchStream{f: f, addr: addr, byID: make(map[int64]*fetchPart), wake: make(chan struct{}, 1)}
+	s = &fetchStream{f: f, key: key, byID: make(map[int64]*fetchPart), wake: make(chan struct{}, 1)}
 	s.ctx, s.cancel = context.WithCancel(f.ctx)
-	f.streams[addr] = s
+	f.streams[key] = s
 	f.wg.Go(s.run)
 	return s
 }
@@ -96,37 +102,37 @@ func (s *fetchStream) open() (brokerv1.LogService_FetchClient, *rpc.Error) {
 	cfg := &s.f.client.cfg
 	late := time.AfterFunc(cfg.RequestTimeout, s.cancel)
 	defer late.Stop()
-	conn, err := s.f.client.fetchConns.Get(s.addr)
+	conn, err := s.f.client.fetchConns.Get(s.key.addr)
 	if err != nil {
-		return nil, streamEnd(err, "broker", s.addr)
+		return nil, streamEnd(err, "broker", s.key.addr)
 	}
 	stream, err := brokerv1.NewLogServiceClient(conn).Fetch(s.ctx)
 	if err != nil {
-		return nil, streamEnd(err, "broker", s.addr)
+		return nil, streamEnd(err, "broker", s.key.addr)
 	}
 	share, credit := s.grant()
 	hello := &brokerv1.FetchRequest{Message: &brokerv1.FetchRequest_Initial{Initial: &brokerv1.FetchInitial{
 		Handshake: rpc.LocalHandshake(), ClientId: cfg.ClientID, IsolationLevel: s.f.cfg.Isolation, CreditBytes: credit,
-		MaxResponseBytes: int32(min(int64(s.f.cfg.MaxResponseBytes), share)), Rack: s.f.cfg.Rack, AllowFollower: s.f.cfg.Replica != nil,
+		MaxResponseBytes: int32(min(int64(s.f.cfg.MaxResponseBytes), share)), Rack: s.f.cfg.Rack, AllowFollower: s.key.follow,
 	}}}
 	// A failed Send shows in Recv, with the reason.
 	_ = stream.Send(hello)
 	resp, err := stream.Recv()
 	if err != nil {
 		if !late.Stop() && s.f.ctx.Err() == nil {
-			return nil, rpc.Errorf(reasonUnreachable, "broker %s did not answer within %v", s.addr, cfg.RequestTimeout).With("address", s.addr)
+			return nil, rpc.Errorf(reasonUnreachable, "broker %s did not answer within %v", s.key.addr, cfg.RequestTimeout).With("address", s.key.addr)
 		}
-		return nil, streamEnd(err, "broker", s.addr)
+		return nil, streamEnd(err, "broker", s.key.addr)
 	}
 	initial := resp.GetInitial()
 	if initial == nil {
-		return nil, rpc.Errorf(reasonStreamProtocol, "broker %s answered the opening of a fetch stream with something else; upgrade the older side", s.addr)
+		return nil, rpc.Errorf(reasonStreamProtocol, "broker %s answered the opening of a fetch stream with something else; upgrade the older side", s.key.addr)
 	}
 	if err := rpc.CheckHandshake(initial.Handshake); err != nil {
 		return nil, rpc.FromError(err)
 	}
 	s.f.mu.Lock()
-	delete(s.f.down, s.addr)
+	delete(s.f.down, s.key.addr)
 	s.f.mu.Unlock()
 	return stream, nil
 }
@@ -135,12 +141,16 @@ func (s *fetchStream) open() (brokerv1.LogService_FetchClient, *rpc.Error) {
 // by what is still held from an earlier stream.
 func (s *fetchStream) grant() (share, first int64) {
 	f := s.f
-	share = max(f.cfg.CreditBytes/int64(max(len(f.client.source.Brokers()), 1)), minCredit)
+	streams := max(len(f.client.source.Brokers()), 1)
+	if f.cfg.Rack != "" {
+		streams *= 2 // one each for what is led there and for what is not
+	}
+	share = max(f.cfg.CreditBytes/int64(streams), minCredit)
 	share = min(share, f.cfg.CreditBytes)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.granted = true
-	first = share - f.held[s.addr]
+	first = share - f.held[s.key]
 	s.credit = min(first, 0)
 	return share, max(first, 0)
 }
@@ -156,14 +166,14 @@ func (s *fetchStream) send(stream brokerv1.LogService_FetchClient, received chan
 			if err := stream.Send(&brokerv1.FetchRequest{Message: &brokerv1.FetchRequest_Update{
 				Update: &brokerv1.FetchUpdate{Add: adds, RemoveFetchIds: removes},
 			}}); err != nil {
-				return streamEnd(err, "broker", s.addr)
+				return streamEnd(err, "broker", s.key.addr)
 			}
 		}
 		if credit > 0 {
 			if err := stream.Send(&brokerv1.FetchRequest{Message: &brokerv1.FetchRequest_Credit{
 				Credit: &brokerv1.FetchCredit{Bytes: credit},
 			}}); err != nil {
-				return streamEnd(err, "broker", s.addr)
+				return streamEnd(err, "broker", s.key.addr)
 			}
 		}
 		select {
@@ -183,7 +193,7 @@ func (s *fetchStream) receive(stream brokerv1.LogService_FetchClient) *rpc.Error
 		var resp brokerv1.FetchResponse
 		payload, err := rpc.Recv(stream, &resp)
 		if err != nil {
-			return streamEnd(err, "broker", s.addr)
+			return streamEnd(err, "broker", s.key.addr)
 		}
 		switch m := resp.Message.(type) {
 		case *brokerv1.FetchResponse_Batches:
@@ -218,10 +228,10 @@ func (s *fetchStream) batches(m *brokerv1.FetchBatches, data []byte) {
 		p.receivedEpoch = epoch
 	}
 	p.received = max(p.received, m.NextOffset)
-	f.held[s.addr] += m.CreditCost
+	f.held[s.key] += m.CreditCost
 	f.push(&fetchChunk{
 		part: p, gen: p.gen, data: data, next: m.NextOffset, visible: m.VisibleEnd, trace: m.Trace, mark: len(data) == 0,
-		addr: s.addr, cost: m.CreditCost,
+		key: s.key, near: p.near, cost: m.CreditCost,
 	})
 }
 
@@ -243,7 +253,7 @@ func lastEpoch(data []byte) (epoch int32, ok bool) {
 
 // well notes that a partition is being served. The lock is held.
 func (s *fetchStream) well(p *fetchPart, v *brokerv1.VisibleEnd) {
-	p.failures, p.waiting = 0, nil
+	p.failures, p.nearTries, p.waiting = 0, 0, nil
 	if v != nil {
 		p.seenEpoch = max(p.seenEpoch, v.LeaderEpoch)
 		p.seenEnd = max(p.seenEnd, v.HighWatermark)
@@ -278,7 +288,7 @@ func (s *fetchStream) watermarks(m *brokerv1.FetchWatermarks) {
 func (s *fetchStream) partitionError(m *brokerv1.FetchPartitionError) {
 	err := rpc.FromProto(m.Error)
 	if err == nil {
-		err = rpc.Errorf(reasonInternalBug, "broker %s ended a partition without saying why", s.addr)
+		err = rpc.Errorf(reasonInternalBug, "broker %s ended a partition without saying why", s.key.addr)
 	}
 	f := s.f
 	f.mu.Lock()
@@ -292,15 +302,17 @@ func (s *fetchStream) partitionError(m *brokerv1.FetchPartitionError) {
 	tp := p.start.TopicPartition
 	now := time.Now()
 	switch {
+	case p.near:
+		f.leaveNear(p, err, now)
 	case err.Reason == reasonUnknownTopic || err.Reason == reasonUnknownPartition || err.Reason == reasonTopicDeleted:
 		// The broker is right only if the metadata says so, too.
 		f.client.refreshSoon()
 		f.putOff(p, now, err)
 		f.checkTopic(tp, p)
 	case rpc.Retryable(err):
-		f.client.learnFrom(tp, s.addr, err.Leader)
+		f.client.learnFrom(tp, s.key.addr, err.Leader)
 		f.putOff(p, now, err)
-		if leader, ok := f.source(tp); ok && leader.Addr != s.addr && (p.failures == 1 || leader.Epoch > p.epoch) {
+		if src, ok := f.source(tp, p, now); ok && src.Addr != s.key.addr && (p.failures == 1 || src.Epoch > p.epoch) {
 			p.notBefore = now
 		}
 	default:
@@ -314,24 +326,29 @@ func (s *fetchStream) end(err *rpc.Error, unopened bool) {
 	f := s.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.streams[s.addr] == s {
-		delete(f.streams, s.addr)
+	if f.streams[s.key] == s {
+		delete(f.streams, s.key)
 	}
 	if f.closed || f.ctx.Err() != nil {
 		return
 	}
 	now := time.Now()
 	if unopened {
-		d := f.down[s.addr]
+		d := f.down[s.key.addr]
 		if d == nil {
 			d = &downBroker{backoff: rpc.Backoff{Min: f.client.cfg.RetryBackoff, Max: f.client.cfg.RetryBackoffMax}}
-			f.down[s.addr] = d
+			f.down[s.key.addr] = d
 		}
 		d.until = now.Add(d.backoff.Next())
 	}
 	for _, p := range s.byID {
 		p.at, p.id = nil, 0
-		f.client.learnFrom(p.start.TopicPartition, s.addr, nil)
+		if p.near {
+			p.nearTries = nearTries
+			f.leaveNear(p, err, now)
+			continue
+		}
+		f.client.learnFrom(p.start.TopicPartition, s.key.addr, nil)
 		f.putOff(p, now, err)
 	}
 	clear(s.byID)

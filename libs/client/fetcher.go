@@ -19,13 +19,15 @@ type Fetcher struct {
 
 	mu      sync.Mutex
 	parts   map[TopicPartition]*fetchPart
-	streams map[string]*fetchStream // by address
-	down    map[string]*downBroker  // by address
-	held    map[string]int64        // bytes received and not released, by address
-	queue   []*fetchChunk           // received, in order
+	streams map[streamKey]*fetchStream
+	down    map[string]*downBroker // by address
+	held    map[streamKey]int64    // bytes received and not released
+	queue   []*fetchChunk          // received, in order
 	lastGen int64
 	lastID  int64
 	closed  bool
+
+	lookedNear time.Time // when metadata was asked for because followers are read
 
 	ready chan struct{} // has a value when the queue may have something
 	wake  chan struct{} // has a value when partitions need looking at
@@ -42,6 +44,10 @@ type fetchPart struct {
 	id    int64 // of the asking at a broker; 0: none stands
 	at    *fetchStream
 	epoch int32 // leader epoch under which it was asked for
+	near  bool  // it was asked for at a replica in the reader's rack
+
+	nearTries int       // in a row that found that replica behind
+	nearAfter time.Time // until then the leader is read
 
 	received, delivered           int64 // next offsets
 	receivedEpoch, deliveredEpoch int32 // of the record before
@@ -69,8 +75,8 @@ func (c *Client) NewFetcher(cfg FetcherConfig) (*Fetcher, error) {
 		return nil, err
 	}
 	f := &Fetcher{
-		client: c, cfg: cfg.withDefaults(), parts: make(map[TopicPartition]*fetchPart), streams: make(map[string]*fetchStream),
-		down: make(map[string]*downBroker), held: make(map[string]int64), ready: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		client: c, cfg: cfg.withDefaults(), parts: make(map[TopicPartition]*fetchPart), streams: make(map[streamKey]*fetchStream),
+		down: make(map[string]*downBroker), held: make(map[streamKey]int64), ready: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 	}
 	f.ctx, f.cancel = context.WithCancel(c.ctx)
 	f.wg.Go(f.run)
@@ -257,6 +263,11 @@ func (f *Fetcher) assign(now time.Time, news bool) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next := now.Add(idleStream)
+	if f.cfg.Rack != "" {
+		if at := f.lookNear(now); at.Before(next) {
+			next = at
+		}
+	}
 	keen := false
 	for tp, p := range f.parts {
 		if p.paused || p.failed {
@@ -292,20 +303,6 @@ func (f *Fetcher) assign(now time.Time, news bool) time.Duration {
 	return max(next.Sub(now), time.Millisecond)
 }
 
-// source is where a partition is read: at its leader, or at the replica asked for.
-func (f *Fetcher) source(tp TopicPartition) (Leader, bool) {
-	leader, ok := f.client.leader(tp)
-	if f.cfg.Replica == nil {
-		return leader, ok
-	}
-	n, known := f.client.source.Broker(*f.cfg.Replica)
-	l := Leader{ID: n.ID, Addr: n.Addr, Epoch: -1}
-	if ok {
-		l.Epoch = leader.Epoch
-	}
-	return l, known
-}
-
 // noSource says why a partition cannot be read.
 func (f *Fetcher) noSource(tp TopicPartition, p *fetchPart) *rpc.Error {
 	if r := f.cfg.Replica; r != nil {
@@ -314,38 +311,27 @@ func (f *Fetcher) noSource(tp TopicPartition, p *fetchPart) *rpc.Error {
 	return rpc.Errorf(reasonLeaderUnavailable, "partition %d of topic %q (%v) has no leader that is known", tp.Partition, p.start.Topic, tp.TopicID)
 }
 
-// follow moves a partition whose leader has moved, and ends the wait for a leader.
-func (f *Fetcher) follow(tp TopicPartition, p *fetchPart, now time.Time) {
-	leader, ok := f.source(tp)
-	if !ok {
-		return
-	}
-	switch {
-	case p.at != nil && leader.Epoch > p.epoch && leader.Addr != p.at.addr:
-		f.detach(p)
-		p.notBefore = now
-	case p.at == nil && leader.Epoch > p.epoch:
-		p.notBefore = now
-	}
-}
-
-// ask asks the leader for a partition, or puts it off. The lock is held.
+// ask asks for a partition where it is to be read, or puts it off. The lock is held.
 func (f *Fetcher) ask(tp TopicPartition, p *fetchPart, now time.Time) {
-	leader, ok := f.source(tp)
+	src, ok := f.source(tp, p, now)
+	if d := f.down[src.Addr]; ok && src.near && d != nil && now.Before(d.until) {
+		p.nearAfter = d.until
+		src, ok = f.source(tp, p, now)
+	}
 	if !ok {
 		f.client.refreshSoon()
 		f.putOff(p, now, f.noSource(tp, p))
 		f.checkTopic(tp, p)
 		return
 	}
-	if d := f.down[leader.Addr]; d != nil && now.Before(d.until) {
+	if d := f.down[src.Addr]; d != nil && now.Before(d.until) {
 		p.notBefore = d.until
 		return
 	}
-	s := f.stream(leader.Addr)
+	s := f.stream(src.key())
 	f.lastID++
-	p.at, p.id, p.epoch = s, f.lastID, leader.Epoch
-	p.seenEpoch = max(p.seenEpoch, leader.Epoch)
+	p.at, p.id, p.epoch, p.near = s, f.lastID, src.Epoch, src.near
+	p.seenEpoch = max(p.seenEpoch, src.Epoch)
 	if f.cfg.Replica == nil { // one replica may well be behind what was seen of others
 		marks := f.client.seen.of(tp)
 		p.seenEpoch, p.seenEnd = max(p.seenEpoch, marks.epoch), max(p.seenEnd, marks.end)

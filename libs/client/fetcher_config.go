@@ -19,7 +19,9 @@ type FetcherConfig struct {
 	MaxDecodedBytes int
 	// Isolation says how far to see into open transactions.
 	Isolation typev1.IsolationLevel
-	// Rack is that of the reader.
+	// Rack reads partitions that are led in other racks from an in-sync replica in this
+	// one, if there is any, up to the high watermark that it knows, and else from their
+	// leaders; empty: from the leaders.
 	Rack string
 	// Replica reads from this broker's replicas only, whether they lead or follow, up to
 	// the high watermark that they know; nil: from the leaders.
@@ -39,6 +41,9 @@ func (c FetcherConfig) Validate() error {
 	}
 	if c.Replica != nil && *c.Replica < 0 {
 		errs = append(errs, fmt.Errorf("fetcher: Replica is %d; it must be the id of a broker", *c.Replica))
+	}
+	if c.Replica != nil && c.Rack != "" {
+		errs = append(errs, errors.New("fetcher: Replica says where to read, and Rack does, too; set one"))
 	}
 	return errors.Join(errs...)
 }

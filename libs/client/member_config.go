@@ -32,11 +32,43 @@ type MemberConfig struct {
 	RebalanceTimeout time.Duration
 	// ClientID and ClientHost are for people; empty: those of the Client.
 	ClientID, ClientHost string
-	// ResetPolicy says where a partition without committed offset starts.
-	ResetPolicy coordinatorv1.OffsetResetPolicy
+	// MaxProcessing has the member expelled if nothing of a partition is released for
+	// this long although a record waits for it, as Progress tells; 0: never.
+	MaxProcessing time.Duration
+	// ResetPolicy says where a partition without committed offset starts: the
+	// coordinator finds that place and commits it before it assigns the partition.
+	// ResetDuration goes with BY_DURATION, and ResetTimestamp with TIMESTAMP.
+	ResetPolicy    coordinatorv1.OffsetResetPolicy
+	ResetDuration  time.Duration
+	ResetTimestamp time.Time
+	// LeaveStarts has the coordinator commit no start: a partition without a committed
+	// offset comes with StartOffset -1.
+	LeaveStarts bool
 	// Alive is asked before each ping; false: no ping is sent, so that a dead
 	// application loses its session. Nil: always alive. It must not block.
 	Alive func() bool
+	// Progress tells with each ping how far the member has come in the partitions that
+	// it holds; nil: it is not told. It must not block.
+	Progress func() []MemberProgress
+
+	// tellRevoking says at once, without the application, that handing out has stopped
+	// when an assignment takes partitions away. Whoever sets it looks for assignments
+	// before handing anything out.
+	tellRevoking bool
+}
+
+// MemberProgress is how far a member has come in one partition.
+type MemberProgress struct {
+	TopicPartition
+	// DeliveredNext is the offset after the last record handed out, and ProcessedNext
+	// the one below which everything was released; -1: nothing was.
+	DeliveredNext, ProcessedNext int64
+	// OldestUnprocessed is for how long the oldest record that was handed out and not
+	// released has waited; 0: there is none.
+	OldestUnprocessed time.Duration
+	// Waiting is what the partition waits for, and Detail says so for people.
+	Waiting coordinatorv1.WaitingFor
+	Detail  string // cut to 255 bytes
 }
 
 // Validate joins everything that is wrong with the configuration.
@@ -50,6 +82,9 @@ func (c MemberConfig) Validate() error {
 	}
 	if c.SessionTimeout < 0 || c.RebalanceTimeout < 0 {
 		errs = append(errs, errors.New("member: timeouts must not be negative"))
+	}
+	if c.MaxProcessing < 0 || c.ResetDuration < 0 {
+		errs = append(errs, errors.New("member: MaxProcessing and ResetDuration must not be negative"))
 	}
 	if c.Attach < 0 {
 		errs = append(errs, fmt.Errorf("member: the attach number is %d; it must not be negative", c.Attach))
@@ -68,7 +103,8 @@ type OwnedPartition struct {
 type AssignedPartition struct {
 	OwnedPartition
 	Topic string
-	// StartOffset is the committed offset; -1: none, the reset policy says.
+	// StartOffset is the committed offset; -1: none, which comes only under the reset
+	// policy none and with LeaveStarts.
 	StartOffset int64
 	// StartLeaderEpoch was committed with it; -1: unknown.
 	StartLeaderEpoch int32

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -17,14 +18,15 @@ import (
 // run keeps the membership on a stream until it ends.
 func (m *Member) run(ctx context.Context) {
 	var hint *typev1.LeaderHint
+	var troubled time.Time // when the failures in a row began
 	for failures := 0; ; {
+		var at seat
 		addr, err := m.client.coordinator(ctx, m.cfg.Group, hint)
-		hint = nil
 		if err == nil {
-			l := m.client.joins.attach(addr, memberKey{m.cfg.Group, m.cfg.MemberID})
-			s := &memberStream{m: m, link: l}
+			at = m.client.seatOf(ctx, m.cfg.Group, addr, hint)
+			s := &memberStream{m: m, at: at, link: m.client.joins.attach(addr, memberKey{m.cfg.Group, m.cfg.MemberID})}
 			err = s.serve(ctx)
-			l.unlink()
+			s.link.unlink()
 			if s.opened {
 				failures = 0
 			}
@@ -43,15 +45,13 @@ func (m *Member) run(ctx context.Context) {
 			return
 		}
 		m.tellWaiting(err)
-		failures++
-		wait := m.client.cfg.backoff(failures)
-		if hint = err.Leader; hint != nil && failures == 1 {
-			wait = 0
+		if failures++; failures == 1 {
+			troubled = time.Now()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
+		if hint = err.Leader; hint.GetAddress() != "" && failures == 1 {
+			continue
 		}
+		m.awaitSeat(ctx, at, m.client.cfg.backoff(failures), troubled)
 	}
 }
 
@@ -66,6 +66,7 @@ func (m *Member) neverJoined() bool {
 // memberStream is a member's time on one stream.
 type memberStream struct {
 	m        *Member
+	at       seat
 	link     *link
 	opened   bool
 	openSent time.Time
@@ -86,10 +87,16 @@ func (s *memberStream) serve(ctx context.Context) *rpc.Error {
 	s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Open{Open: s.m.openFrame()}})
 	timer := time.NewTimer(s.m.client.cfg.RequestTimeout)
 	defer timer.Stop()
+	changed := s.m.client.source.Changed()
 	for {
 		select {
 		case <-ctx.Done():
 			return rpc.FromError(ctx.Err())
+		case <-changed:
+			changed = s.m.client.source.Changed()
+			if s.m.client.moved(s.at) {
+				return shardMoved(s.m.cfg.Group, s.at)
+			}
 		case <-s.link.gone:
 			return notOurs(ctx, s.link.err)
 		case f := <-s.link.inbox:
@@ -121,12 +128,22 @@ func (m *Member) openFrame() *coordinatorv1.MemberOpen {
 	open := &coordinatorv1.MemberOpen{
 		InstanceId: m.cfg.InstanceID, Topics: m.cfg.Topics, TopicPattern: m.cfg.TopicPattern, Assignor: m.cfg.Assignor,
 		Attach: m.attach, Owned: ownedToProto(m.owned), ClientId: m.cfg.ClientID, ClientHost: m.cfg.ClientHost, ResetPolicy: m.cfg.ResetPolicy,
+		LeaveStarts: m.cfg.LeaveStarts,
 	}
 	if m.cfg.SessionTimeout > 0 {
 		open.SessionTimeout = durationpb.New(m.cfg.SessionTimeout)
 	}
 	if m.cfg.RebalanceTimeout > 0 {
 		open.RebalanceTimeout = durationpb.New(m.cfg.RebalanceTimeout)
+	}
+	if m.cfg.MaxProcessing > 0 {
+		open.MaxProcessing = durationpb.New(m.cfg.MaxProcessing)
+	}
+	if m.cfg.ResetDuration > 0 {
+		open.ResetByDuration = durationpb.New(m.cfg.ResetDuration)
+	}
+	if !m.cfg.ResetTimestamp.IsZero() {
+		open.ResetTimestampMs = m.cfg.ResetTimestamp.UnixMilli()
 	}
 	return open
 }
@@ -217,6 +234,12 @@ func (m *Member) assign(a *coordinatorv1.Assignment) {
 		return
 	}
 	m.assignment = as
+	if m.cfg.tellRevoking {
+		if gone := slices.DeleteFunc(slices.Clone(m.owned), func(o OwnedPartition) bool { return same[o] }); len(gone) > 0 {
+			m.begun = gone
+			poke(m.wake)
+		}
+	}
 	poke(m.ready)
 }
 
@@ -255,10 +278,14 @@ func (s *memberStream) ping() {
 	if len(s.pings) >= unansweredPings {
 		delete(s.pings, slices.Min(slices.Collect(maps.Keys(s.pings))))
 	}
+	var progress []*coordinatorv1.MemberProgress
+	if m.cfg.Progress != nil {
+		progress = progressToProto(m.cfg.Progress())
+	}
 	s.lastPing++
 	s.pings[s.lastPing] = time.Now()
 	s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Ping{
-		Ping: &coordinatorv1.MemberPing{PingId: s.lastPing, Attach: attach, MemberEpoch: epoch},
+		Ping: &coordinatorv1.MemberPing{PingId: s.lastPing, Attach: attach, MemberEpoch: epoch, Progress: progress},
 	}})
 }
 
@@ -301,6 +328,24 @@ func ownedToProto(owned []OwnedPartition) []*coordinatorv1.OwnedPartition {
 	out := make([]*coordinatorv1.OwnedPartition, 0, len(owned))
 	for _, o := range owned {
 		out = append(out, &coordinatorv1.OwnedPartition{TopicId: o.TopicID.Bytes(), Partition: o.Partition, AssignmentEpoch: o.AssignmentEpoch})
+	}
+	return out
+}
+
+// maxDetail is the longest detail of a progress report, in bytes.
+const maxDetail = 255
+
+func progressToProto(progress []MemberProgress) []*coordinatorv1.MemberProgress {
+	out := make([]*coordinatorv1.MemberProgress, 0, len(progress))
+	for _, p := range progress {
+		m := &coordinatorv1.MemberProgress{
+			TopicId: p.TopicID.Bytes(), Partition: p.Partition, DeliveredNext: p.DeliveredNext, ProcessedNext: p.ProcessedNext,
+			WaitingFor: p.Waiting, Detail: strings.ToValidUTF8(p.Detail[:min(len(p.Detail), maxDetail)], ""),
+		}
+		if p.OldestUnprocessed > 0 {
+			m.OldestUnprocessedAge = durationpb.New(p.OldestUnprocessed)
+		}
+		out = append(out, m)
 	}
 	return out
 }

@@ -185,13 +185,32 @@ func (s *pollSource) Leader(p TopicPartition) (Leader, bool) {
 	s.mu.Lock()
 	pic := s.pic
 	s.mu.Unlock()
-	t := pic.byID[p.TopicID]
-	if t == nil || p.Partition < 0 || int(p.Partition) >= len(t.Partitions) {
+	part := pic.partition(p)
+	if part == nil {
 		return Leader{}, false
 	}
-	part := &t.Partitions[p.Partition]
 	b, ok := nodeByID(pic.brokers, part.Leader)
 	return Leader{ID: part.Leader, Addr: b.Addr, Epoch: part.LeaderEpoch}, ok
+}
+
+// partition finds a partition; nil: it is not there.
+func (p *picture) partition(tp TopicPartition) *Partition {
+	t := p.byID[tp.TopicID]
+	if t == nil || tp.Partition < 0 || int(tp.Partition) >= len(t.Partitions) {
+		return nil
+	}
+	return &t.Partitions[tp.Partition]
+}
+
+// Partition implements MetadataSource.
+func (s *pollSource) Partition(p TopicPartition) (Partition, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	part := s.pic.partition(p)
+	if part == nil {
+		return Partition{}, false
+	}
+	return *part, true
 }
 
 // nodeByID finds a node in a list that is sorted by id.

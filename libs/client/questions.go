@@ -4,6 +4,9 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
@@ -33,6 +36,11 @@ func Earliest() *typev1.OffsetSpec { return placeSpec(typev1.OffsetSpec_PLACE_EA
 
 // Latest asks for the visible end.
 func Latest() *typev1.OffsetSpec { return placeSpec(typev1.OffsetSpec_PLACE_LATEST) }
+
+// AtTimestamp asks for the first record of a time or later.
+func AtTimestamp(t time.Time) *typev1.OffsetSpec {
+	return &typev1.OffsetSpec{Spec: &typev1.OffsetSpec_Timestamp{Timestamp: timestamppb.New(t)}}
+}
 
 func placeSpec(p typev1.OffsetSpec_Place) *typev1.OffsetSpec {
 	return &typev1.OffsetSpec{Spec: &typev1.OffsetSpec_Place_{Place: p}}

@@ -20,6 +20,9 @@ type MetadataSource interface {
 	// Leader is the leader of a partition as known now; false: none is known. It
 	// does not wait.
 	Leader(p TopicPartition) (Leader, bool)
+	// Partition is what is known now of a partition, replicas included; false: nothing.
+	// It does not wait.
+	Partition(p TopicPartition) (Partition, bool)
 	// Broker finds a broker that is not fenced, as known now.
 	Broker(id int32) (Node, bool)
 	// Brokers lists the brokers that are not fenced, by id, as known now.

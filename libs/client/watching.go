@@ -121,18 +121,7 @@ func (s *WatcherSource) convert(image *metadata.Image, from *metadata.Topic) *To
 	t := &Topic{Name: from.Name, ID: from.ID, Internal: from.Internal, MaxMessageBytes: int32(from.Config.MaxMessageBytes)}
 	t.Partitions = make([]Partition, from.NumPartitions())
 	for i := range t.Partitions {
-		p := from.Partition(int32(i))
-		leader, owner := int32(-1), int32(-1)
-		if p.GetLeader() != nil {
-			leader = p.GetLeader().GetId()
-		}
-		if p.GetShardOwner() != nil {
-			owner = p.GetShardOwner().GetId()
-		}
-		t.Partitions[i] = Partition{
-			Number: int32(i), Leader: leader, LeaderEpoch: p.GetLeaderEpoch(),
-			Replicas: p.GetReplicas(), ISR: p.GetIsr(), ELR: p.GetElr(), ShardOwner: owner, ShardEpoch: p.GetShardEpoch(),
-		}
+		t.Partitions[i] = partitionOf(int32(i), from.Partition(int32(i)))
 	}
 	t.setAvailable()
 	if len(s.cache) > 64+2*len(image.Topics()) {
@@ -140,6 +129,30 @@ func (s *WatcherSource) convert(image *metadata.Image, from *metadata.Topic) *To
 	}
 	s.cache[from.ID] = cachedTopic{from: from, topic: t}
 	return t
+}
+
+// partitionOf reads the message form.
+func partitionOf(n int32, p *controllerv1.Partition) Partition {
+	leader, owner := int32(-1), int32(-1)
+	if p.GetLeader() != nil {
+		leader = p.GetLeader().GetId()
+	}
+	if p.GetShardOwner() != nil {
+		owner = p.GetShardOwner().GetId()
+	}
+	return Partition{
+		Number: n, Leader: leader, LeaderEpoch: p.GetLeaderEpoch(),
+		Replicas: p.GetReplicas(), ISR: p.GetIsr(), ELR: p.GetElr(), ShardOwner: owner, ShardEpoch: p.GetShardEpoch(),
+	}
+}
+
+// Partition implements MetadataSource.
+func (s *WatcherSource) Partition(p TopicPartition) (Partition, bool) {
+	rec := s.watcher.Image().Partition(p.TopicID, p.Partition)
+	if rec == nil {
+		return Partition{}, false
+	}
+	return partitionOf(p.Partition, rec), true
 }
 
 // Topics implements MetadataSource.
