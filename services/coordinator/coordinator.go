@@ -135,6 +135,7 @@ func (c *Coordinator) managerConfig() shard.ManagerConfig {
 		Config: shard.Config{
 			Group:         c.cfg.core(),
 			AppendTimeout: milliseconds(c.cfg.CommitTimeoutMs),
+			Starts:        offsets.NewStarts(c.client),
 			LoadTimeout:   milliseconds(c.cfg.LoadTimeoutMs),
 			MaxRequests:   c.cfg.MaxQueuedRequests,
 			DrainTimeout:  min(2*time.Second, c.cfg.ShutdownTimeout/4),

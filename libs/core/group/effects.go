@@ -32,6 +32,7 @@ type (
 		Group  string
 		Policy StartPolicy // never StartLeft
 		Parts  []Part
+		Tries  int // that failed before, of the partition with the most
 	}
 	// Reply answers a request: with a Result, or with an Err.
 	Reply struct {

@@ -21,6 +21,9 @@ type shard struct {
 	wake    time.Duration
 	lastReq uint64
 	abandon []Abandon
+	asked   []ResolveStart
+	unasked bool                   // leave questions for starts unanswered
+	startAt func(Part) StartResult // nil: at 100, or at 10 for the policy earliest
 }
 
 func topicID(n byte) TopicID { return TopicID{n} }
@@ -64,6 +67,11 @@ func (h *shard) step(ev Event) {
 			h.replies[e.Req] = e
 		case Send:
 			h.sent = append(h.sent, e)
+		case ResolveStart:
+			h.asked = append(h.asked, e)
+			if !h.unasked {
+				next = h.found(e)
+			}
 		case WakeAt:
 			h.wake = e.Mono
 		case Abandon:
@@ -75,6 +83,22 @@ func (h *shard) step(ev Event) {
 			h.check()
 		}
 	}
+}
+
+// found answers a question for starts.
+func (h *shard) found(e ResolveStart) Start {
+	answer := Start{Job: e.Job, Group: e.Group}
+	for _, p := range e.Parts {
+		r := StartResult{Part: p, Next: 100, LeaderEpoch: -1}
+		switch {
+		case h.startAt != nil:
+			r = h.startAt(p)
+		case e.Policy.Kind == StartEarliest:
+			r.Next = 10
+		}
+		answer.Results = append(answer.Results, r)
+	}
+	return answer
 }
 
 func (h *shard) check() {
@@ -153,6 +177,8 @@ type peer struct {
 	revoking            map[Part]int64
 	session, rebalance  time.Duration
 	assignor            string
+	start               StartPolicy
+	maxProcessing       time.Duration
 	fenced              *Error
 	seen                int
 	assignments         int
@@ -176,6 +202,7 @@ func (p *peer) tryJoin() *Error {
 	e := Open{
 		Req: p.h.req(), Group: p.group, Member: p.id, Instance: p.instance, Topics: p.topics,
 		Attach: p.attach, SessionTimeout: p.session, RebalanceTimeout: p.rebalance, Assignor: p.assignor,
+		Start: p.start, MaxProcessing: p.maxProcessing,
 	}
 	e.Owned = p.owned()
 	p.seen = len(p.h.sent)
@@ -278,9 +305,9 @@ func (p *peer) commitAs(attach, epoch, seq int64, o OffsetCommit) *Error {
 	return nil
 }
 
-func (p *peer) ping() *Error {
+func (p *peer) ping(progress ...Progress) *Error {
 	p.h.t.Helper()
-	return p.h.ask(Ping{Req: p.h.req(), Group: p.group, Member: p.id, Attach: p.attach}).Err
+	return p.h.ask(Ping{Req: p.h.req(), Group: p.group, Member: p.id, Attach: p.attach, Progress: progress}).Err
 }
 
 func (p *peer) leave() {

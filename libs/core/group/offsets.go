@@ -61,7 +61,7 @@ func (s *State) checkOffset(o OffsetCommit) *Error {
 		return errorf(ReasonInvalidRequest, "the offset %d of partition %v is negative", o.NextOffset, o.Part)
 	case len(o.Metadata) > s.cfg.MaxOffsetMetadata:
 		return errorf(ReasonOffsetMetadataTooLarge, "the metadata of partition %v has %d bytes, at most %d are kept", o.Part, len(o.Metadata), s.cfg.MaxOffsetMetadata)
-	case s.deleted[o.Part.Topic]:
+	case s.deleted[o.Part.Topic] || s.vanished[o.Part.Topic]:
 		return errorf(ReasonTopicDeleted, "the topic of partition %v was deleted; drop it", o.Part)
 	}
 	return nil

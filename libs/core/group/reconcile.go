@@ -206,17 +206,25 @@ func (s *State) reconcile(now Now, g *group, m *member, cause string) {
 		}
 		changed = true
 	}
+	asked := false // for starts, for the first time
 	for _, p := range sortedParts(m.target) {
-		if g.owner[p] == "" && g.resets[p] == nil && !s.needsStart(g, m, p) {
-			g.owner[p] = m.id
-			m.owned[p] = &holding{epoch: g.epoch, since: now.Mono}
-			changed = true
+		if g.owner[p] != "" || g.resets[p] != nil {
+			continue
 		}
+		if s.needsStart(g, m, p) {
+			asked = asked || g.starts[p].failed == ""
+			continue
+		}
+		g.owner[p] = m.id
+		m.owned[p] = &holding{epoch: g.epoch, since: now.Mono}
+		changed = true
 	}
 	if changed {
 		s.writeMember(g, m)
 	}
-	if changed || m.mustSend {
+	// The first assignment of a stream waits until starts have been asked for once, so
+	// that it holds everything that is free.
+	if changed && !m.mustSend || m.mustSend && !asked {
 		s.sendAssignment(now, g, m, cause)
 	}
 }

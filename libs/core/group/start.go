@@ -44,10 +44,14 @@ type StartResult struct {
 	Failed string
 }
 
+// maxStartDoublings bounds how often the pause between tries doubles.
+const maxStartDoublings = 4
+
 // starting is a partition that somebody should hold and whose start is not known.
 type starting struct {
 	policy StartPolicy
 	job    uint64 // that asks; 0: to be asked
+	tries  int    // that failed
 	failed string // why the last try failed; empty: it did not
 }
 
@@ -83,6 +87,7 @@ func (s *State) askStarts(g *group) {
 		}
 		a.job = e.Job
 		e.Parts = append(e.Parts, p)
+		e.Tries = max(e.Tries, a.tries)
 	}
 	for _, e := range order {
 		s.out = append(s.out, *e)
@@ -110,9 +115,11 @@ func (s *State) start(now Now, e Start) {
 		}
 		if r.Failed != "" {
 			a.job, a.failed = 0, r.Failed
-			if g.startsAt == 0 {
-				s.due(&g.startsAt, now.Mono+s.cfg.StartDelay)
+			if at := now.Mono + s.cfg.StartDelay<<min(a.tries, maxStartDoublings); g.startsAt == 0 || at < g.startsAt {
+				s.due(&g.startsAt, at)
 			}
+			a.tries++
+			ready[id] = true
 			continue
 		}
 		delete(g.starts, r.Part)
@@ -122,7 +129,7 @@ func (s *State) start(now Now, e Start) {
 		ready[id] = true
 	}
 	for _, id := range slices.Sorted(maps.Keys(ready)) {
-		s.reconcile(now, g, g.members[id], "where its partitions start is known")
+		s.reconcile(now, g, g.members[id], "it is known where its partitions start")
 	}
 }
 

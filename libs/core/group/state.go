@@ -25,8 +25,9 @@ type State struct {
 	groups  map[string]*group
 	view    *TopicView
 	// deleted holds every topic id seen with a deletion record: nothing is
-	// committed for them any more.
-	deleted map[TopicID]bool
+	// committed for them any more. Nor is it for those in vanished, which an earlier
+	// view had and the present one lacks; what was committed for them stays.
+	deleted, vanished map[TopicID]bool
 	// lastAttach is the highest attach number given out or read. A number is never
 	// given twice, also not to a later membership of the same id: what is still on
 	// its way from a stream of the earlier one must not count for the later.
@@ -71,6 +72,7 @@ func New(cfg Config) *State {
 		groups:    make(map[string]*group),
 		view:      NewTopicView(nil),
 		deleted:   make(map[TopicID]bool),
+		vanished:  make(map[TopicID]bool),
 		dirty:     make(map[string]bool),
 		moved:     make(map[string]bool),
 		asking:    make(map[string]bool),
@@ -451,6 +453,7 @@ func (s *State) topics(now Now, e Topics) {
 	old := s.view
 	if e.View != nil {
 		s.view = e.View
+		s.vanish(old)
 	}
 	var gone []TopicID
 	for _, id := range e.Deleted {
@@ -470,5 +473,16 @@ func (s *State) topics(now Now, e Topics) {
 			g.because("the topics subscribed to changed")
 			s.dirty[g.name] = true
 		}
+	}
+}
+
+// vanish notes what the view before had and the present one lacks. Views are never
+// older than the one before.
+func (s *State) vanish(old *TopicView) {
+	for id := range old.byID {
+		s.vanished[id] = true
+	}
+	for id := range s.view.byID {
+		delete(s.vanished, id)
 	}
 }

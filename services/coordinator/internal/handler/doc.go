@@ -25,8 +25,17 @@
 // A partition named by it is kept, one that is missing has been given up; an
 // acknowledgement that cannot have known of a partition's tenure does not end it.
 //
-// A start_offset of -1 means that the group has no committed offset: the member
-// applies its reset policy, and should commit what it found. Partitions that were
-// created after somebody had subscribed start at 0, whatever the policy says; the
-// coordinator commits that offset itself.
+// A partition that the group has no committed offset of is assigned once the
+// coordinator has found where it starts, by the member's reset policy, and has
+// committed that. Partitions that were created after somebody had subscribed start at
+// 0, whatever the policy says. A start_offset of -1 comes only under the policy none,
+// where it is an error of that partition, and with leave_starts, where the member
+// finds its start.
+//
+// # What a client of ResetOffsets may rely on
+//
+// Each row of the answer says what became of one partition. A row without an error is
+// committed, and whoever is assigned the partition after it starts there; commits of
+// what was read before are refused. An answer that is unknown, or lost, may have reset
+// any of them; asking again is safe.
 package handler

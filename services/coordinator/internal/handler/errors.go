@@ -41,6 +41,10 @@ func reasonOf(r group.Reason) typev1.ErrorReason {
 		return typev1.ErrorReason_ERROR_REASON_UNKNOWN_PARTITION
 	case group.ReasonTopicDeleted:
 		return typev1.ErrorReason_ERROR_REASON_TOPIC_DELETED
+	case group.ReasonRevocationTimeout:
+		return typev1.ErrorReason_ERROR_REASON_REVOCATION_TIMEOUT
+	case group.ReasonResetInProgress:
+		return typev1.ErrorReason_ERROR_REASON_RESET_IN_PROGRESS
 	case group.ReasonOverloaded:
 		return typev1.ErrorReason_ERROR_REASON_COORDINATOR_NOT_AVAILABLE
 	}

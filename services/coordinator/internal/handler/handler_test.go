@@ -51,7 +51,7 @@ func TestGroupWithoutMembers(t *testing.T) {
 	}
 	who := d.GetMembers()[0]
 	if d.GetAssignor() != "uniform" || who.GetMemberId() != "m1" || who.GetClientId() != "c" || who.GetClientHost() != "h" ||
-		len(who.GetOwned()) != 4 || len(who.GetTarget()) != 4 || len(d.GetOffsets()) != 1 {
+		len(who.GetOwned()) != 4 || len(who.GetTarget()) != 4 || len(d.GetOffsets()) != 4 || d.GetOffsets()[1].GetNextOffset() != 12 {
 		t.Fatalf("described as %v", d)
 	}
 	remove := func() error {

@@ -65,6 +65,7 @@ func (v *view) show(p *shard.Picture) {
 type mesh struct {
 	t       *testing.T
 	logs    logs
+	starts  *logtest.Starts
 	view    *view
 	handler *Handler
 	client  coordinatorv1.GroupServiceClient
@@ -86,7 +87,7 @@ func me(epoch int64) shard.Owner {
 
 func newMesh(t *testing.T, change func(*Config, *shard.ManagerConfig)) *mesh {
 	t.Helper()
-	m := &mesh{t: t, view: &view{picture: pictureOf(me(1), topicA), changed: make(chan struct{})}}
+	m := &mesh{t: t, starts: &logtest.Starts{First: 3, Last: 100}, view: &view{picture: pictureOf(me(1), topicA), changed: make(chan struct{})}}
 	for range shards {
 		m.logs = append(m.logs, &logtest.Log{})
 	}
@@ -94,7 +95,7 @@ func newMesh(t *testing.T, change func(*Config, *shard.ManagerConfig)) *mesh {
 	managed := shard.ManagerConfig{
 		Config: shard.Config{
 			Group: group.DefaultConfig(), AppendTimeout: patience, LoadTimeout: patience, MaxBatchBytes: 1 << 20,
-			MaxRequests: 100, DrainTimeout: time.Second, Logger: logger,
+			MaxRequests: 100, DrainTimeout: time.Second, Logger: logger, Starts: m.starts,
 		},
 		ID: 1, Incarnation: 11, Metadata: m.view, MaxLoads: 4,
 		OpenLog:     func(topicid.ID) shard.Log { return m.logs },

@@ -73,9 +73,7 @@ func (c *conn) frame(ctx context.Context, f *coordinatorv1.JoinRequest) error {
 	case *coordinatorv1.JoinRequest_Ping:
 		return c.ping(ctx, key, m.Ping)
 	case *coordinatorv1.JoinRequest_Revoking:
-		return c.post(ctx, key, shard.Request{Make: func(uint64) group.Event {
-			return group.Revoking{Group: key.group, Member: key.member, Attach: m.Revoking.GetAttach()}
-		}})
+		return c.revoking(ctx, key, m.Revoking)
 	case *coordinatorv1.JoinRequest_Leave:
 		return c.leave(ctx, key, m.Leave)
 	}
@@ -193,6 +191,16 @@ func (c *conn) ack(ctx context.Context, key memberKey, m *coordinatorv1.Assignme
 	}})
 }
 
+func (c *conn) revoking(ctx context.Context, key memberKey, m *coordinatorv1.MemberRevoking) error {
+	parts, err := owned(m.GetPartitions())
+	if err != nil {
+		return err
+	}
+	return c.post(ctx, key, shard.Request{Make: func(uint64) group.Event {
+		return group.Revoking{Group: key.group, Member: key.member, Attach: m.GetAttach(), Parts: parts}
+	}})
+}
+
 func (c *conn) commit(ctx context.Context, key memberKey, m *coordinatorv1.MemberCommit) error {
 	offsets, bad := commits(m.GetOffsets())
 	if bad != nil {
@@ -251,9 +259,13 @@ func (c *conn) ping(ctx context.Context, key memberKey, m *coordinatorv1.MemberP
 	if s == nil {
 		return nil
 	}
+	told, bad := progress(m.GetProgress())
+	if bad != nil {
+		return bad
+	}
 	return c.unlessLost(c.ask(ctx, s, shard.Request{
 		Make: func(req uint64) group.Event {
-			return group.Ping{Req: req, Group: key.group, Member: key.member, Attach: m.GetAttach()}
+			return group.Ping{Req: req, Group: key.group, Member: key.member, Attach: m.GetAttach(), Progress: told}
 		},
 		Done: func(r group.Reply) {
 			if r.Err != nil {

@@ -71,7 +71,42 @@ func open(groupName, member string, o *coordinatorv1.MemberOpen) (group.Open, *r
 	if e.RebalanceTimeout, err = duration("rebalance timeout", o.GetRebalanceTimeout()); err != nil {
 		return e, err
 	}
+	if e.MaxProcessing, err = duration("longest time without progress", o.GetMaxProcessing()); err != nil {
+		return e, err
+	}
+	if e.Start, err = startPolicy(o); err != nil {
+		return e, err
+	}
 	return e, checkOpen(e)
+}
+
+// startPolicy reads where partitions without a committed offset start.
+func startPolicy(o *coordinatorv1.MemberOpen) (group.StartPolicy, *rpc.Error) {
+	policy := group.StartPolicy{}
+	switch o.GetResetPolicy() {
+	case coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_UNSPECIFIED, coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_LATEST:
+		policy.Kind = group.StartLatest
+	case coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_EARLIEST:
+		policy.Kind = group.StartEarliest
+	case coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_NONE:
+	case coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_BY_DURATION:
+		back, err := duration("duration of the reset policy", o.GetResetByDuration())
+		if err != nil {
+			return policy, err
+		}
+		if back == 0 {
+			return policy, invalid("the reset policy is by duration and names none; set reset_by_duration")
+		}
+		policy.Kind, policy.Back = group.StartDuration, back
+	case coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_TIMESTAMP:
+		policy.Kind, policy.TimestampMs = group.StartTimestamp, o.GetResetTimestampMs()
+	default:
+		return policy, invalid("the reset policy %d is unknown to this coordinator; choose another", o.GetResetPolicy())
+	}
+	if o.GetLeaveStarts() {
+		return group.StartPolicy{}, nil
+	}
+	return policy, nil
 }
 
 // duration reads an optional duration; absent is 0, the default.
@@ -173,23 +208,4 @@ func summary(s group.Summary) *coordinatorv1.GroupSummary {
 		group.StatusDeleting:    coordinatorv1.GroupState_GROUP_STATE_DELETING,
 	}[s.Status]
 	return &coordinatorv1.GroupSummary{Group: s.Group, State: state, Members: int32(s.Members), GroupEpoch: s.Epoch}
-}
-
-func described(d group.Description) *coordinatorv1.DescribeGroupResponse {
-	out := &coordinatorv1.DescribeGroupResponse{Summary: summary(d.Summary), Assignor: d.Assignor, Offsets: committed(d.Offsets)}
-	for _, m := range d.Members {
-		out.Members = append(out.Members, &coordinatorv1.GroupMember{
-			MemberId: m.ID, InstanceId: m.InstanceID, ClientId: m.ClientID, ClientHost: m.ClientHost, MemberEpoch: m.Epoch,
-			Owned: ownedOut(m.Owned), Target: ownedOut(m.Target),
-		})
-	}
-	return out
-}
-
-func ownedOut(in []group.Owned) []*coordinatorv1.OwnedPartition {
-	out := make([]*coordinatorv1.OwnedPartition, 0, len(in))
-	for _, o := range in {
-		out = append(out, &coordinatorv1.OwnedPartition{TopicId: o.Topic[:], Partition: o.Partition, AssignmentEpoch: o.Epoch})
-	}
-	return out
 }

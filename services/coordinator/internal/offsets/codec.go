@@ -98,7 +98,7 @@ func encodeValue(kv group.KV) proto.Message {
 		}
 		return o
 	case group.LedgerValue:
-		return &storagev1.LedgerValue{FormatVersion: FormatVersion, GroupEpoch: v.Epoch, Cause: v.Cause, TimestampMs: v.TimeMs, Moved: v.Moved}
+		return encodeLedger(v)
 	}
 	return nil
 }
@@ -187,9 +187,7 @@ func decodeValue(kind group.Kind, value []byte) (group.Value, error) {
 			Attach: v.GetAttach(), Sequence: v.GetSequence(), CommitMs: v.CommitTimestampMs,
 		}, err
 	case group.KindLedger:
-		var v storagev1.LedgerValue
-		err := unmarshal(kind, value, &v)
-		return group.LedgerValue{Epoch: v.GroupEpoch, Cause: v.Cause, TimeMs: v.TimestampMs, Moved: v.Moved}, err
+		return decodeLedger(value)
 	default: // a barrier has nothing to tell but its version
 		return nil, unmarshal(kind, value, &storagev1.BarrierValue{})
 	}

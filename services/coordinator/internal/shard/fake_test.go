@@ -11,6 +11,7 @@ import (
 
 	"github.com/leat-io/leat/libs/core/group"
 	"github.com/leat-io/leat/libs/topicid"
+	"github.com/leat-io/leat/services/coordinator/internal/logtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,7 +28,7 @@ func offsetOf(p group.Part, next int64) group.KV {
 func testConfig() Config {
 	return Config{
 		Group: group.DefaultConfig(), AppendTimeout: 10 * time.Second, LoadTimeout: time.Minute,
-		MaxBatchBytes: 1 << 20, MaxRequests: 64, DrainTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler), metrics: newMetrics(),
+		Starts: &logtest.Starts{First: 3, Last: 100}, MaxBatchBytes: 1 << 20, MaxRequests: 64, DrainTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler), metrics: newMetrics(),
 	}
 }
 

@@ -28,6 +28,10 @@ func (s *Shard) result(ctx context.Context, r result) {
 	if r.attempt != s.fence.Attempt {
 		return // of an attempt that was given up
 	}
+	if r.start != nil {
+		s.step(ctx, *r.start)
+		return
+	}
 	s.fence.Sequence += r.used
 	if r.end != 0 {
 		s.end = r.end
@@ -195,4 +199,30 @@ func (s *Shard) load(ctx context.Context, attempt int32, end int64) error {
 		s.report(ctx, result{attempt: attempt, kvs: chunk})
 	}
 	return err
+}
+
+// Questions for starts: how many may be open at once, and how long the first and the
+// longest may take. A partition without a leader keeps the others of its question
+// waiting that long, so the first is short.
+const (
+	maxResolving   = 16
+	firstResolving = time.Second
+	mostDoublings  = 5
+)
+
+// startResolve asks where partitions start.
+func (s *Shard) startResolve(ctx context.Context, e group.ResolveStart) {
+	attempt := s.fence.Attempt
+	s.work.Go(func() {
+		select {
+		case s.resolving <- struct{}{}:
+			defer func() { <-s.resolving }()
+		case <-ctx.Done():
+			return
+		}
+		ask, cancel := context.WithTimeout(ctx, firstResolving<<min(e.Tries, mostDoublings))
+		defer cancel()
+		found := s.cfg.Starts.Resolve(ask, e.Policy, e.Parts)
+		s.report(ctx, result{attempt: attempt, start: &group.Start{Job: e.Job, Group: e.Group, Results: found}})
+	})
 }

@@ -26,6 +26,12 @@ type Log interface {
 	Read(ctx context.Context, shard int32, end int64, f func(key, value []byte) error) error
 }
 
+// Starts finds where partitions start.
+type Starts interface {
+	// Resolve has a result for each partition, in order, at the latest when ctx ends.
+	Resolve(ctx context.Context, policy group.StartPolicy, parts []group.Part) []group.StartResult
+}
+
 // Peer is a stream that carries members. The methods are called from the shard's
 // loop and must not block.
 type Peer interface {
@@ -45,6 +51,8 @@ type Config struct {
 	AppendTimeout time.Duration
 	// LoadTimeout bounds one attempt to read a shard.
 	LoadTimeout time.Duration
+	// Starts finds where partitions without a committed offset start.
+	Starts Starts
 	// MaxBatchBytes is the most bytes of one batch.
 	MaxBatchBytes int
 	// MaxRequests is the most requests that may wait for a shard's loop; beyond it
@@ -88,6 +96,7 @@ type Shard struct {
 	epoch     int64
 	logger    *slog.Logger
 	loads     chan struct{} // bounds loads over all shards
+	resolving chan struct{} // bounds questions for starts
 	first     group.Topics  // as of the start
 
 	slots   chan struct{} // one for each request in queue
@@ -125,20 +134,22 @@ type result struct {
 	attempt int32      // of a fence or a load: results of earlier ones are ignored
 	used    int64      // sequences used up
 	refused *rpc.Error
-	err     error // for the log, where the event is a failure
+	start   *group.Start // of a question for starts; nothing else is set then
+	err     error        // for the log, where the event is a failure
 }
 
 func newShard(cfg Config, log Log, partition int32, epoch int64, topics group.Topics, loads chan struct{}) *Shard {
 	return &Shard{
 		cfg: cfg, log: log, partition: partition, epoch: epoch, loads: loads, first: topics,
-		logger:   cfg.Logger.With("shard", partition, "shard_epoch", epoch),
-		slots:    make(chan struct{}, cfg.MaxRequests),
-		notify:   make(chan struct{}, 1),
-		results:  make(chan result),
-		stopped:  make(chan struct{}),
-		state:    group.New(cfg.Group),
-		requests: make(map[uint64]Request),
-		links:    make(map[link]Peer),
+		logger:    cfg.Logger.With("shard", partition, "shard_epoch", epoch),
+		slots:     make(chan struct{}, cfg.MaxRequests),
+		notify:    make(chan struct{}, 1),
+		results:   make(chan result),
+		resolving: make(chan struct{}, maxResolving),
+		stopped:   make(chan struct{}),
+		state:     group.New(cfg.Group),
+		requests:  make(map[uint64]Request),
+		links:     make(map[link]Peer),
 	}
 }
 
@@ -363,6 +374,8 @@ func (s *Shard) step(ctx context.Context, ev group.Event) {
 			s.startAppend(ctx, e.Op, e.KVs)
 		case group.Barrier:
 			s.startAppend(ctx, e.Op, []group.KV{offsets.Barrier()})
+		case group.ResolveStart:
+			s.startResolve(ctx, e)
 		case group.Reply:
 			s.reply(ctx, e)
 		case group.Send:
