@@ -65,10 +65,12 @@ func (g *group) check(bad func(string, ...any)) {
 		}
 	}
 	for p, r := range g.resets {
-		if g.owner[p] == "" {
+		m, h := g.members[g.owner[p]], holdingOf(g, p)
+		switch {
+		case h == nil:
 			bad("group %s: the reset of %v waits and nobody holds it", g.name, p)
-		} else if h := g.members[g.owner[p]].owned[p]; g.members[g.owner[p]].attached && !h.revoking {
-			bad("group %s: the reset of %v waits and it is not being revoked from %s", g.name, p, g.owner[p])
+		case m.attached && m.value.ReplacedBy == "" && !h.revoking:
+			bad("group %s: the reset of %v waits and it is not being revoked from %s", g.name, p, m.id)
 		}
 		if r.job.left <= 0 {
 			bad("group %s: the reset of %v waits for a request that was answered", g.name, p)

@@ -329,7 +329,6 @@ func (s *State) removed(now Now, g *group, m *member, since time.Duration, cause
 	if len(g.members) == 0 {
 		s.keepUntil(now, g)
 		clear(g.gaps) // nobody misses them
-		clear(g.starts)
 	}
 	if hadPlace {
 		g.because(cause)
@@ -347,6 +346,7 @@ func (s *State) remove(g *group, m *member, since time.Duration) {
 	for p := range m.target {
 		if g.wanted[p] == m.id {
 			delete(g.wanted, p)
+			delete(g.starts, p)
 		}
 	}
 	if g.instances[m.value.InstanceID] == m.id {

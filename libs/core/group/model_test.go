@@ -41,6 +41,8 @@ func TestModel(t *testing.T) {
 			"coordinator dies":  w.coordinatorDies,
 			"fence":             w.fenced,
 			"topics":            w.changeTopics,
+			"starts found":      w.startsFound,
+			"reset":             w.reset,
 		})
 		w.settle(t)
 	})
@@ -69,7 +71,9 @@ func TestModelOfMovingTargets(t *testing.T) {
 				w.logCommits(t)
 				w.logCommits(t)
 			},
-			"log commits": w.logCommits,
+			"log commits":  w.logCommits,
+			"starts found": w.startsFound,
+			"reset":        w.reset,
 		})
 		w.settle(t)
 	})
@@ -199,6 +203,11 @@ func (w *world) quiet(t *rapid.T) {
 		case len(w.gones) > 0:
 			busy = true
 			w.newsOfBreak(t)
+		case len(w.asked) > 0:
+			busy = true
+			e := w.asked[0]
+			w.asked = w.asked[1:]
+			w.answerStarts(t, e, 0)
 		}
 		for _, c := range w.clients {
 			for len(c.inbox) > 0 {

@@ -27,7 +27,14 @@ type world struct {
 	topics  map[string]Topic
 	deleted []TopicID
 	topicNo byte
+	asked   []ResolveStart
+	resets  int64          // offsets that resets set: resetBase and above
+	resetAt map[Part]int64 // group epoch of the newest reset that was applied
+	seen    map[Part]int64 // its offset
 }
+
+// resetBase is above every offset that is committed or found otherwise.
+const resetBase = 1 << 20
 
 type link struct {
 	member string
@@ -43,6 +50,7 @@ type linked struct {
 type client struct {
 	id, instance string
 	topics       []string
+	start        StartPolicy
 	gen          int // of its stream
 	up, dead     bool
 	attached     bool
@@ -60,6 +68,7 @@ func newWorld(t *rapid.T) *world {
 	w := &world{
 		s: New(DefaultConfig()), now: Now{Mono: time.Second, WallMs: 1}, links: make(map[link]linked),
 		routes: make(map[uint64]func(*rapid.T, Reply)), topics: make(map[string]Topic),
+		resets: resetBase, resetAt: make(map[Part]int64), seen: make(map[Part]int64),
 	}
 	w.setTopic("a", 3)
 	w.start(t)
@@ -96,6 +105,8 @@ func (w *world) step(t *rapid.T, ev Event) {
 			w.fence = true
 		case Load:
 			w.load = true
+		case ResolveStart:
+			w.asked = append(w.asked, e)
 		case Append:
 			w.flight = &e
 		case Barrier:
@@ -126,6 +137,86 @@ func (w *world) step(t *rapid.T, ev Event) {
 	if err := w.s.Check(); err != nil {
 		t.Fatalf("after %T: %v", ev, err)
 	}
+	w.checkResets(t)
+}
+
+// checkResets says that nobody who is a member uses a partition at the moment in which
+// its offset is reset.
+func (w *world) checkResets(t *rapid.T) {
+	g := w.s.groups["g"]
+	if g == nil || w.s.phase != serving {
+		return
+	}
+	for p, v := range g.offsets {
+		if v.NextOffset < resetBase || w.seen[p] == v.NextOffset {
+			continue
+		}
+		w.seen[p], w.resetAt[p] = v.NextOffset, g.epoch
+		for _, c := range w.clients {
+			if !c.dead && c.uses(p) && w.member(c) != nil {
+				t.Fatalf("the offset of %v was reset while %s uses it", p, c.id)
+			}
+		}
+	}
+}
+
+// reset asks for resets of one or two partitions.
+func (w *world) reset(t *rapid.T) {
+	if w.s.groups["g"] == nil {
+		return
+	}
+	e := ResetOffsets{Req: w.nextReq(), Group: "g", Timeout: rapid.SampledFrom([]time.Duration{time.Second, time.Hour}).Draw(t, "timeout")}
+	for range rapid.IntRange(1, 2).Draw(t, "resets") {
+		w.resets++
+		p := Part{topicID(byte(rapid.IntRange(1, 3).Draw(t, "topic"))), int32(rapid.IntRange(0, 3).Draw(t, "partition"))}
+		e.Offsets = append(e.Offsets, OffsetCommit{Part: p, NextOffset: w.resets, LeaderEpoch: -1})
+	}
+	w.routes[e.Req] = func(t *rapid.T, r Reply) {
+		done, ok := r.Result.(ResetDone)
+		if !ok {
+			return
+		}
+		for i, row := range done.Rows {
+			if row.Err == nil && !w.logged(row.Part, e.Offsets[i].NextOffset) {
+				t.Fatalf("the reset %+v was answered %+v and is not in the log", e, row)
+			}
+		}
+	}
+	w.step(t, e)
+}
+
+// logged says whether an offset is in the log.
+func (w *world) logged(p Part, next int64) bool {
+	for _, kv := range w.log {
+		if v, ok := kv.Value.(OffsetValue); ok && kv.Key.Part == p && v.NextOffset == next {
+			return true
+		}
+	}
+	return false
+}
+
+// startsFound answers one question for starts, in order or not.
+func (w *world) startsFound(t *rapid.T) {
+	if len(w.asked) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(w.asked)-1).Draw(t, "question")
+	e := w.asked[i]
+	w.asked = slices.Delete(w.asked, i, i+1)
+	w.answerStarts(t, e, rapid.IntRange(0, 3).Draw(t, "failing"))
+}
+
+// answerStarts answers a question; of four partitions, the first so many fail.
+func (w *world) answerStarts(t *rapid.T, e ResolveStart, failing int) {
+	answer := Start{Job: e.Job, Group: e.Group}
+	for _, p := range e.Parts {
+		r := StartResult{Part: p, Next: 1000 + int64(e.Policy.Kind), LeaderEpoch: -1}
+		if int(p.Partition) < failing {
+			r.Failed = "no leader"
+		}
+		answer.Results = append(answer.Results, r)
+	}
+	w.step(t, answer)
 }
 
 // some picks one client that fits; nil: none does.
@@ -182,6 +273,7 @@ func (w *world) newClient(t *rapid.T) {
 	c := &client{id: fmt.Sprintf("c%d", w.born), held: make(map[Part]int64), ending: make(map[Part]int64), next: make(map[Part]int64)}
 	c.instance = rapid.SampledFrom([]string{"", "", "i0", "i1"}).Draw(t, "instance")
 	c.topics = rapid.SampledFrom([][]string{{"a"}, {"a", "b"}, {"b"}}).Draw(t, "topics")
+	c.start.Kind = rapid.SampledFrom([]StartKind{StartLeft, StartEarliest, StartLatest}).Draw(t, "start")
 	w.clients = append(w.clients, c)
 	w.sendOpen(c)
 }
@@ -189,7 +281,7 @@ func (w *world) newClient(t *rapid.T) {
 func (w *world) sendOpen(c *client) {
 	c.up = true
 	gen := c.gen
-	e := Open{Req: w.nextReq(), Group: "g", Member: c.id, Instance: c.instance, Topics: c.topics, Attach: c.attach, Owned: c.owned()}
+	e := Open{Req: w.nextReq(), Group: "g", Member: c.id, Instance: c.instance, Topics: c.topics, Attach: c.attach, Owned: c.owned(), Start: c.start}
 	w.routes[e.Req] = func(_ *rapid.T, r Reply) {
 		opened, ok := r.Result.(Opened)
 		current := gen == c.gen && !c.dead
@@ -234,6 +326,9 @@ func (w *world) arrive(t *rapid.T, c *client) {
 	w.step(t, ev)
 	if isCommit && w.offset(commit) != before {
 		w.checkCommitter(t, c, commit.Offsets[0].Part)
+		if o := commit.Offsets[0]; o.AssignmentEpoch < w.resetAt[o.Part] {
+			t.Fatalf("%s committed %+v, read before the reset in epoch %d", c.id, o, w.resetAt[o.Part])
+		}
 	}
 }
 
@@ -291,6 +386,11 @@ func (w *world) receive(t *rapid.T, c *client, slow, ack bool) {
 	case Send:
 		switch m := e.Message.(type) {
 		case Assignment:
+			for _, at := range m.Partitions {
+				if at.Start < 0 && c.start.Kind != StartLeft {
+					t.Fatalf("%s is assigned %+v without a start", c.id, at)
+				}
+			}
 			c.take(m, slow)
 			if ack {
 				w.sendAck(c)
@@ -532,7 +632,7 @@ func (w *world) coordinatorDies(t *rapid.T) {
 			c.disconnect()
 		}
 	}
-	w.gones, w.fence, w.load = nil, false, false
+	w.gones, w.fence, w.load, w.asked = nil, false, false, nil
 	clear(w.links)
 	clear(w.routes)
 	w.start(t)
