@@ -45,6 +45,16 @@ func pollNumbers(t *testing.T, k *Consumer, n int) []string {
 	return got
 }
 
+// pollNothing polls for a time in which nothing may come.
+func pollNothing(t *testing.T, k *Consumer, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	if r, err := k.Poll(ctx, 0); !rpc.IsReason(err, reasonDeadlineExceeded) {
+		t.Fatalf("%d records, %v", len(r), err)
+	}
+}
+
 func wantNumbers(t *testing.T, got []string, from, to int) {
 	t.Helper()
 	if len(got) != to-from {

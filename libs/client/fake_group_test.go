@@ -32,6 +32,7 @@ type fakeGroup struct {
 	epoch     int64
 	members   map[string]*fakeMember
 	committed map[TopicPartition]int64
+	metadata  map[TopicPartition]string
 }
 
 type fakeMember struct {
@@ -133,7 +134,7 @@ func (c *fakeCoordinator) elsewhere(group string) *rpc.Error {
 func (m *fakeMesh) group(name string) *fakeGroup {
 	g := m.groups[name]
 	if g == nil {
-		g = &fakeGroup{name: name, members: make(map[string]*fakeMember), committed: make(map[TopicPartition]int64)}
+		g = &fakeGroup{name: name, members: make(map[string]*fakeMember), committed: make(map[TopicPartition]int64), metadata: make(map[TopicPartition]string)}
 		m.groups[name] = g
 	}
 	return g
@@ -172,6 +173,11 @@ func (m *fakeMesh) memberIDs(group string) []string {
 
 // expel ends a membership, as silence does.
 func (m *fakeMesh) expel(group, member string) {
+	m.fence(group, member, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_MEMBER, "silent"))
+}
+
+// fence ends a membership for a reason.
+func (m *fakeMesh) fence(group, member string, why *rpc.Error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	g := m.group(group)
@@ -179,7 +185,7 @@ func (m *fakeMesh) expel(group, member string) {
 	delete(g.members, member)
 	if mem.at != nil {
 		mem.at.push(frame(group, member, &coordinatorv1.JoinResponse_Fenced{Fenced: &coordinatorv1.MemberFenced{
-			Error: rpc.ToProto(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_MEMBER, "silent")),
+			Error: rpc.ToProto(why),
 		}}))
 	}
 	m.rebalance(g)
@@ -358,6 +364,9 @@ func (c *fakeCoordinator) take(j *fakeJoin, f *coordinatorv1.JoinRequest) {
 			c.m.offer(g)
 		}
 	case *coordinatorv1.JoinRequest_Commit:
+		if c.m.mute {
+			return
+		}
 		r := &coordinatorv1.CommitResult{Sequence: m.Commit.Sequence}
 		if mem == nil || mem.attach != m.Commit.Attach {
 			r.Error = rpc.ToProto(gone)
@@ -370,7 +379,7 @@ func (c *fakeCoordinator) take(j *fakeJoin, f *coordinatorv1.JoinRequest) {
 						Error: rpc.ToProto(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_STALE_COMMIT, "epoch %d, held %v under %d", o.AssignmentEpoch, ok, e)),
 					})
 				} else {
-					g.committed[tp] = o.NextOffset
+					g.committed[tp], g.metadata[tp] = o.NextOffset, o.Metadata
 				}
 			}
 		}

@@ -74,6 +74,7 @@ type fakeMesh struct {
 	lastID   int64   // producer id handed out
 	deaf     int32   // a broker that answers nothing
 	listed   []int32 // leader epochs that offsets were asked for with
+	mute     bool    // commits have no answer
 	racks    map[int32]string
 	read     map[int32]int // batches sent to readers, by broker
 
@@ -177,6 +178,13 @@ func (m *fakeMesh) topic(name string, partitions int, max int32) *fakeTopic {
 	m.topics[t.id] = t
 	m.touch()
 	return t
+}
+
+// end is the log end of a partition.
+func (m *fakeMesh) end(t *fakeTopic, partition int32) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return t.parts[partition].end
 }
 
 func (p *fakePart) inSync() []int32 {
