@@ -181,11 +181,6 @@ func (s *State) giveBackResets(now Now, g *group) {
 		row.Err = errorf(ReasonRevocationTimeout, "member %q did not give partition %v up in time and keeps it; allow it more time, or stop it", holder, p)
 		s.resetRowDone(r.job)
 	}
-	if len(late) == 0 {
-		return
-	}
-	s.raise(g)
-	s.write(groupKey(g.name), g.value())
 	for _, id := range slices.Sorted(maps.Keys(late)) {
 		s.reconcile(now, g, g.members[id], "its offset is not reset after all")
 	}

@@ -124,9 +124,9 @@ func TestStartIsTheOneOfWhoGetsThePartition(t *testing.T) {
 		t.Fatalf("asked %+v, want once for each policy", old)
 	}
 	// The answers come twice, and the earlier one is late.
-	h.step(h.found(old[1]))
 	h.step(h.found(old[0]))
 	h.step(h.found(old[1]))
+	h.step(h.found(old[0]))
 	m1.read()
 	m2.read()
 	if len(m1.held) != 2 || len(m2.held) != 2 {
@@ -168,6 +168,21 @@ func TestLateStartChangesNothing(t *testing.T) {
 	h.step(h.found(h.asked[len(h.asked)-1]))
 	if got := h.offset(a0); got != 500 {
 		t.Fatalf("a late answer moved the offset to %d", got)
+	}
+}
+
+// An offset that came into being while the start was looked for stands.
+func TestStartGivesWayToAnOffset(t *testing.T) {
+	h := newShard(t, DefaultConfig(), topicA)
+	h.unasked = true
+	m := h.startingPeer("m1", StartLatest).join()
+	m.gone()
+	h.rows(h.reset(0, to(a0, 5)))
+	h.step(h.found(h.asked[0]))
+	m.join()
+	wantHeld(t, m, a0, a1, a2, a3)
+	if s := starts(m.latest()); s[a0] != 5 || s[a1] != 100 {
+		t.Fatalf("the starts are %v", s)
 	}
 }
 
