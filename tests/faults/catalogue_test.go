@@ -61,6 +61,7 @@ func catalogue() []fault {
 		fault{name: "unclean election", begin: (*nemesis).unclean},
 		fault{name: "unclean election", begin: (*nemesis).unclean},
 		fault{name: "group members", single: true, begin: (*nemesis).churn},
+		fault{name: fullDiskFault, begin: (*nemesis).fullDisk},
 		fault{name: "clock skew", single: true, tagged: true, begin: (*nemesis).skew},
 	)
 	for _, w := range weakPoints() {

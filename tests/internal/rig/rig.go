@@ -44,6 +44,9 @@ type Options struct {
 	Brokers, Controllers, Coordinators, Gateways, Etcds int
 	// Set are settings, service[.n].key=value.
 	Set []string
+	// SmallDisks are processes whose data get a disk of their own, by its bytes, which
+	// FillDisk can fill. They need the right to mount; see Rig.SmallDisk.
+	SmallDisks map[string]int64
 	// Start begins a life; nil: a process. etcd is always a process.
 	Start Starter
 	// Wipe empties the disk of a broker that does not run, and ReadFolder reads the
@@ -92,6 +95,9 @@ type Rig struct {
 	start    Starter
 	spawn    *spawner
 	o        Options
+	// small are the processes that have small disks; smallRefused says why others have not.
+	small        map[string]bool
+	smallRefused error
 
 	mu        sync.Mutex
 	lives     map[string]Life
@@ -105,13 +111,14 @@ func New(t *testing.T, o Options) *Rig {
 	t.Helper()
 	r := &Rig{
 		t: t, Net: proxy.New(), Data: mesh.DataFolder(t), PortBase: mesh.FreePorts(t), start: o.Start, spawn: newSpawner(t), o: o,
-		lives: map[string]Life{}, endpoints: map[string]*proxy.Endpoint{},
+		lives: map[string]Life{}, endpoints: map[string]*proxy.Endpoint{}, small: map[string]bool{},
 	}
 	t.Cleanup(r.spawn.close)
 	if r.start == nil {
 		r.start = r.spawn.process
 	}
 	r.plan(&o)
+	r.mountSmall(o.SmallDisks)
 	t.Cleanup(r.close)
 	return r
 }
