@@ -101,6 +101,8 @@ type Shard struct {
 	closed  bool
 	topics  *group.Topics // newer than the core's; nil: none
 	refused *rpc.Error    // why the shard cannot be served at all; nil: it can
+	waiting time.Time     // since when the log has been asked for something in vain; zero: it is not
+	worked  time.Time     // when an append or fence last committed
 
 	// What follows belongs to the loop.
 	state    *group.State
@@ -226,6 +228,30 @@ func (s *Shard) setTopics(t group.Topics) {
 	s.topics = &t
 	s.mu.Unlock()
 	s.wakeLoop()
+}
+
+// asked notes that the log is asked for an append.
+func (s *Shard) asked() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting.IsZero() {
+		s.waiting = time.Now()
+	}
+}
+
+// answered notes that an append or a fence has committed.
+func (s *Shard) answered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting, s.worked = time.Time{}, time.Now()
+}
+
+// patience tells since when the log has been asked in vain, zero if it is not being
+// asked, and when it last worked.
+func (s *Shard) patience() (waiting, worked time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting, s.worked
 }
 
 func (s *Shard) wakeLoop() {
