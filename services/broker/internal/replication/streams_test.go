@@ -8,6 +8,7 @@ import (
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/libs/topicid"
 	"github.com/leat-io/leat/services/broker/internal/brokertest"
@@ -210,6 +211,31 @@ func TestOldSessionsMoveNothing(t *testing.T) {
 	if res := <-done; res.Err != nil {
 		t.Errorf("the batch ended with %v", res.Err)
 	}
+}
+
+// A broker that reaches its followers and no controller is elected: it speaks, and
+// never answers their hellos, since it has not heard of its leadership. It is named, so
+// that somebody else can be elected.
+func TestDeafLeaders(t *testing.T) {
+	m := newMesh(t, 3, meshOptions{})
+	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2, 3)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "a")
+	m.awaitSame(id, 0, 1, 1, 2, 3)
+	m.nodes[2].deafen()
+	m.ctl.Elect(id, 0, 2)
+	named := func(by int32, leaders ...int32) func() bool {
+		return func() bool { return slices.Equal(m.nodes[by].fetchers.Unreachable(), leaders) }
+	}
+	brokertest.Await(t, "broker 1 names the leader that has not heard of it", named(1, 2))
+	brokertest.Await(t, "broker 3 names it too", named(3, 2))
+	m.ctl.Elect(id, 0, 3)
+	m.awaitLeads(3, id, 0)
+	brokertest.Await(t, "broker 1 names nobody any more", named(1))
+	if res := m.nodes[3].produce(id, 0, partition.AcksLeader, "b"); res.Err != nil {
+		t.Errorf("the next leader refuses: %v", res.Err)
+	}
+	brokertest.Await(t, "broker 1 copies from it", func() bool { return m.nodes[1].describe(id, 0).GetLogEndOffset() == 2 })
 }
 
 // A leader that says nothing for a second is named; one that is heard again is not.
