@@ -189,7 +189,7 @@ func (n *nemesis) choices() []fault {
 	names := regexp.MustCompile(*only)
 	var all []fault
 	for _, f := range catalogue() {
-		if names.MatchString(f.name+f.place) && (n.tagged || !f.tagged) && (!*small || f.name != "two brokers apart") &&
+		if names.MatchString(f.name+f.place) && (n.tagged || !f.tagged) && (!*small || f.name != "two brokers apart" && f.name != "etcd members apart") &&
 			(f.name != fullDiskFault || n.r.SmallDisk(smallDisk) == nil) {
 			all = append(all, f)
 		}

@@ -69,7 +69,8 @@ func (s *spawner) process(spec *Spec) (Life, error) {
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// In a group of its own it does not hear the Ctrl-C that is meant for the test.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := s.do(cmd.Start); err != nil {
 		return nil, err
 	}
