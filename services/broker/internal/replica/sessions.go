@@ -180,7 +180,9 @@ type LogRun struct {
 	Epoch   int32        // leader epoch
 	HW      int64
 	Start   int64 // of the log
-	Trace   *typev1.TraceContext
+	// TombstonesBelow is up to where tombstones had been removed when it was read.
+	TombstonesBelow int64
+	Trace           *typev1.TraceContext
 }
 
 // ReadLog reads for a follower: whole batches up to the end of the log, committed or
@@ -204,7 +206,8 @@ func (r *Replica) ReadLog(from int64, maxBytes int) (LogRun, *rpc.Error) {
 	if err != nil {
 		return LogRun{}, r.copyFailed(log, err)
 	}
-	run.Next = res.NextOffset
+	// After the reading: a cleaning notes this before any of it can be seen.
+	run.Next, run.TombstonesBelow = res.NextOffset, log.TombstonesBelow()
 	if len(res.Data) == 0 {
 		buf.Free()
 		return run, nil

@@ -166,6 +166,13 @@ func (st *stream) sendRun(sess *session) error {
 		chunk.Payload.Free()
 		return nil
 	}
+	if from < chunk.TombstonesBelow && chunk.TombstonesBelow > sess.tombstones {
+		// The follower may hold records whose deletion it would never hear of.
+		st.mu.Unlock()
+		chunk.Payload.Free()
+		return st.fail(sess, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_OFFSET_OUT_OF_RANGE,
+			"tombstones below offset %d were removed from %s since this session began, which has come to %d: say hello again, and begin anew", chunk.TombstonesBelow, sess.r.Name(), from))
+	}
 	sess.next = chunk.Next
 	sess.sent = append(sess.sent, run{next: chunk.Next, bytes: size})
 	sess.onTheWay += size

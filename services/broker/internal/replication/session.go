@@ -22,6 +22,7 @@ type session struct {
 	err          *rpc.Error                  // the session ends with it
 	sending      bool
 	next         int64 // offset to send next
+	tombstones   int64 // up to where they had been removed when the last hello was answered
 	sent         []run // on the way, the oldest first
 	onTheWay     int64
 	hw, start    int64
@@ -46,7 +47,7 @@ func (s *session) EpochEnd(e replica.EpochEnd) {
 		Session: s.wire, LeaderEpoch: e.LeaderEpoch, LastEpoch: e.LastEpoch, EndOffset: e.End, Agreed: e.Agreed,
 		LogStartOffset: e.LogStart, HighWatermark: e.HW, TombstonesRemovedBelow: e.TombstonesBelow,
 	}
-	s.hw, s.start = e.HW, e.LogStart
+	s.hw, s.start, s.tombstones = e.HW, e.LogStart, e.TombstonesBelow
 	s.toldHW, s.toldStart = e.HW, e.LogStart
 	s.st.enqueue(s)
 }

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"testing"
@@ -18,6 +19,7 @@ import (
 type peer struct {
 	t      testing.TB
 	stream brokerv1.ReplicationService_ReplicateClient
+	window int64 // of its sessions; 0: enough for everything
 }
 
 // connect opens a stream to a broker as a follower of some incarnation; change may
@@ -58,7 +60,7 @@ func (m *mesh) connect(to, from int32, incarnation uint64, change func(*brokerv1
 func (p *peer) hello(session int64, id topicid.ID, epoch, lastEpoch int32, end int64) {
 	p.t.Helper()
 	err := p.stream.Send(&brokerv1.ReplicateRequest{Message: &brokerv1.ReplicateRequest_Hello{Hello: &brokerv1.ReplicateHello{Partitions: []*brokerv1.HelloPartition{{
-		Session: session, TopicId: id.Bytes(), LeaderEpoch: epoch, LastEpoch: lastEpoch, EndOffset: end, WindowBytes: 1 << 20,
+		Session: session, TopicId: id.Bytes(), LeaderEpoch: epoch, LastEpoch: lastEpoch, EndOffset: end, WindowBytes: cmp.Or(p.window, 1<<20),
 	}}}}})
 	if err != nil {
 		p.t.Fatal(err)
