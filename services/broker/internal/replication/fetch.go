@@ -27,7 +27,7 @@ type fetch struct {
 var _ replica.Upstream = (*fetch)(nil)
 
 // Hello tells the leader where the log ends.
-func (f *fetch) Hello(lastEpoch int32, end int64) {
+func (f *fetch) Hello(lastEpoch int32, end int64, wantsProducers bool) {
 	l := f.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,7 +37,7 @@ func (f *fetch) Hello(lastEpoch int32, end int64) {
 	f.told = false
 	f.hello = &brokerv1.HelloPartition{
 		Session: f.wire, TopicId: f.r.Key.Topic.Bytes(), Partition: f.r.Key.Partition, LeaderEpoch: f.epoch,
-		LastEpoch: lastEpoch, EndOffset: end, WindowBytes: l.f.cfg.Window,
+		LastEpoch: lastEpoch, EndOffset: end, WindowBytes: l.f.cfg.Window, WantsProducers: wantsProducers,
 	}
 	l.enqueue(f)
 }

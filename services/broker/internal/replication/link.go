@@ -323,6 +323,8 @@ func (l *link) read(stream brokerv1.ReplicationService_ReplicateClient) error {
 					f.r.Watermark(f.sess, f.epoch, w.GetHighWatermark(), w.GetLogStartOffset())
 				}
 			}
+		case *brokerv1.ReplicateResponse_Producers:
+			l.producers(msg.Producers)
 		case *brokerv1.ReplicateResponse_PartitionError:
 			l.refuse(msg.PartitionError)
 		default:
@@ -353,11 +355,22 @@ func (l *link) batches(b *brokerv1.ReplicateBatches, payload *rpc.Payload) {
 	})
 }
 
-func (l *link) epochEnd(e *brokerv1.ReplicateEpochEnd) {
+// answered gives the fetch whose hello is answered, nil if it has ended.
+func (l *link) answered(wire int64) *fetch {
 	l.mu.Lock()
-	f := l.fetches[e.GetSession()]
-	delete(l.asked, e.GetSession())
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	delete(l.asked, wire)
+	return l.fetches[wire]
+}
+
+func (l *link) producers(p *brokerv1.ReplicateProducers) {
+	if f := l.answered(p.GetSession()); f != nil {
+		f.r.Producers(f.sess, p.GetSnapshot(), p.GetLast())
+	}
+}
+
+func (l *link) epochEnd(e *brokerv1.ReplicateEpochEnd) {
+	f := l.answered(e.GetSession())
 	if f == nil {
 		return
 	}

@@ -19,6 +19,7 @@ type session struct {
 	// Guarded by st.mu.
 	queued, dead bool
 	answer       *brokerv1.ReplicateEpochEnd // to be sent
+	producers    int64                       // offset below which they are to be sent; 0: they are not
 	err          *rpc.Error                  // the session ends with it
 	sending      bool
 	next         int64 // offset to send next
@@ -49,6 +50,14 @@ func (s *session) EpochEnd(e replica.EpochEnd) {
 	}
 	s.hw, s.start, s.tombstones = e.HW, e.LogStart, e.TombstonesBelow
 	s.toldHW, s.toldStart = e.HW, e.LogStart
+	s.st.enqueue(s)
+}
+
+// Producers has sent what the log remembers of producers below an offset.
+func (s *session) Producers(offset int64) {
+	s.st.mu.Lock()
+	defer s.st.mu.Unlock()
+	s.producers = offset
 	s.st.enqueue(s)
 }
 
