@@ -47,6 +47,11 @@ func readSmallFileMax(fsys vfs.FS, path, kind string, version int, limit int64) 
 	if err != nil {
 		return nil, err
 	}
+	return decodeSmallFile(path, data, kind, version)
+}
+
+// decodeSmallFile gives the lines of a small file's bytes; path is for errors.
+func decodeSmallFile(path string, data []byte, kind string, version int) ([]string, error) {
 	bad := func(detail string) ([]string, error) {
 		return nil, &CorruptError{Path: path, Offset: -1, Detail: detail}
 	}

@@ -68,6 +68,11 @@ func loadSnapshot(fsys vfs.FS, dir string, offset int64) (producerState, error) 
 	if err != nil {
 		return producerState{}, err
 	}
+	return parseSnapshot(path, lines, offset)
+}
+
+// parseSnapshot makes sense of the lines of a snapshot. Damage is a *CorruptError.
+func parseSnapshot(path string, lines []string, offset int64) (producerState, error) {
 	s := newProducerState(-1)
 	for _, line := range lines {
 		name, rest, _ := strings.Cut(line, " ")
@@ -403,6 +408,17 @@ func (s *producerState) applyAt(f vfs.File, pos int64, h *record.Header, now int
 
 // forgetProducers removes all snapshots, for a log that begins anew at an offset.
 func (l *Log) forgetProducers(offset int64) error {
+	if err := l.removeSnapshots(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.producers, l.snapshots = newProducerState(offset), nil
+	return nil
+}
+
+// removeSnapshots removes every snapshot in the folder.
+func (l *Log) removeSnapshots() error {
 	entries, err := l.fs.ReadDir(l.dir)
 	if err != nil {
 		return err
@@ -412,8 +428,5 @@ func (l *Log) forgetProducers(offset int64) error {
 			return err
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.producers, l.snapshots = newProducerState(offset), nil
 	return nil
 }

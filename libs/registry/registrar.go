@@ -41,7 +41,8 @@ type RegistrarConfig struct {
 }
 
 // Registrar keeps the process's own registration key. Its methods are safe for
-// concurrent use; Run is called once.
+// concurrent use; Run is called once at a time, and again where a process that gave
+// its registration up wants it back.
 type Registrar struct {
 	cfg   RegistrarConfig
 	value string

@@ -89,6 +89,7 @@ func (c *Controller) build(deps service.Deps) error {
 	c.pool = rpc.NewConnPool(dial)
 	c.store = store.New(c.etcd, keys, c.logger)
 	c.monitor = liveness.New(liveness.Config{Store: c.store, Self: self, Dial: dial, Prober: prober, Logger: c.logger})
+	c.store.Remember(func(s *cluster.State) { s.PreferHearing(c.monitor.Hears) })
 	c.loop = reconcile.New(reconcile.Config{
 		Store: c.store, Self: self, Logger: c.logger,
 		Prepare: reconcile.Command{Name: "prepare", Plan: c.prepare},

@@ -42,6 +42,7 @@ type Coordinator struct {
 	controllers *metadata.Controllers
 	client      *client.Client
 	manager     *shard.Manager
+	aside       *aside
 	handler     *handler.Handler
 	server      *rpc.Server
 	group       *lifecycle.Group
@@ -87,6 +88,10 @@ func New(cfg Config, deps service.Deps) (_ *Coordinator, err error) {
 		if err := c.manager.Register(deps.Registry); err != nil {
 			return nil, err
 		}
+	}
+	c.aside = &aside{
+		patience: 2 * cfg.LeaseTTL, backoff: rpc.Backoff{Min: 2 * cfg.LeaseTTL, Max: max(time.Minute, 2*cfg.LeaseTTL)},
+		prober: registry.NewProber(cfg.DialConfig(deps)), watcher: c.watcher, manager: c.manager, self: c.process, logger: deps.Logger,
 	}
 	c.handler = handler.New(handler.Config{
 		Manager: c.manager, Process: c.process, MaxQueuedFrames: cfg.MaxQueuedFrames,
@@ -175,8 +180,9 @@ func (c *Coordinator) runServer(ctx context.Context, ready func()) error {
 	return err
 }
 
-// runRegistrar keeps the registration. It is ready once the metadata has reached
-// the registration: before that no shard may be served.
+// runRegistrar keeps the registration, but for while the coordinator stands aside. It
+// is ready once the metadata has reached the registration: before that no shard may
+// be served.
 func (c *Coordinator) runRegistrar(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -188,7 +194,7 @@ func (c *Coordinator) runRegistrar(ctx context.Context, ready func()) error {
 			ready()
 		}
 	}()
-	err := c.registrar.Run(ctx)
+	err := c.keepRegistered(ctx)
 	cancel()
 	<-reached
 	return err

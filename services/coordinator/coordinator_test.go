@@ -36,7 +36,7 @@ type running struct {
 	stop   func() error
 }
 
-func run(t *testing.T, etcd []string, m *fakeMesh) *running {
+func run(t *testing.T, etcd []string, m *fakeMesh, change ...func(*Coordinator)) *running {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Listen = "127.0.0.1:0"
@@ -46,6 +46,9 @@ func run(t *testing.T, etcd []string, m *fakeMesh) *running {
 	c, err := New(cfg, service.Deps{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range change {
+		f(c)
 	}
 	conn, err := rpc.Dial(c.Addr(), rpc.DialConfig{})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
 	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
+	meshv1 "github.com/leat-io/leat/gen/go/leat/mesh/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/libs/record"
@@ -28,6 +29,10 @@ type fakeMesh struct {
 
 	addr string
 	log  logtest.Log
+	// What it shows of others, set by change.
+	noBroker bool // its broker's address is one where nobody listens
+	fenced   bool // its broker is fenced
+	other    *controllerv1.Registration
 
 	mu       sync.Mutex
 	revision int64
@@ -55,7 +60,9 @@ func startMesh(t *testing.T) *fakeMesh {
 		t.Fatal(err)
 	}
 	m.addr = lis.Addr().String()
-	server, err := rpc.NewServer(rpc.ServerConfig{})
+	server, err := rpc.NewServer(rpc.ServerConfig{Identity: func() *meshv1.GetIdentityResponse {
+		return &meshv1.GetIdentityResponse{Kind: "broker", Process: &typev1.Process{Id: 1, Incarnation: 1}}
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,6 +97,9 @@ func (m *fakeMesh) follow(r *registry.Registrar, process *typev1.Process, addr s
 		m.change(func() {
 			m.revision = max(m.revision, revision)
 			m.owner, m.ownerReg = nil, nil
+			if m.other != nil {
+				m.owner = m.other.GetProcess()
+			}
 			if revision > 0 {
 				m.owner, m.epoch = process, m.epoch+1
 				m.ownerReg = &controllerv1.Registration{Kind: kind, Process: process, Address: addr, Revision: revision}
@@ -145,7 +155,13 @@ func (m *fakeMesh) snapshot() (*controllerv1.WatchMetadataResponse, <-chan struc
 	entries := &controllerv1.MetadataChanges{
 		Leader:  &controllerv1.ControllerLeader{Controller: broker, Address: m.addr, ElectionRevision: 1},
 		Topics:  m.topics,
-		Brokers: []*controllerv1.Broker{{Broker: broker, Address: m.addr}},
+		Brokers: []*controllerv1.Broker{{Broker: broker, Address: m.addr, Fenced: m.fenced}},
+	}
+	if m.noBroker {
+		entries.Brokers[0].Address = "127.0.0.1:1"
+	}
+	if m.other != nil {
+		entries.Registrations = append(entries.Registrations, m.other)
 	}
 	if m.ownerReg != nil {
 		entries.Registrations = append(entries.Registrations, m.ownerReg)

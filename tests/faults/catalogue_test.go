@@ -46,11 +46,11 @@ func catalogue() []fault {
 	}
 	all = append(all,
 		fault{name: "brokers without etcd", single: true, begin: (*nemesis).withoutEtcd},
+		fault{name: "etcd members apart", single: true, begin: (*nemesis).etcdApart},
 		fault{name: "leader without control", single: true, begin: (*nemesis).withoutControl},
 		fault{name: "leader without followers", single: true, begin: (*nemesis).withoutFollowers},
 		fault{name: "controller without brokers", single: true, begin: (*nemesis).controllerAlone},
-		// A coordinator that the controllers reach keeps its shards, so that its groups wait.
-		fault{name: "coordinator without brokers", begin: (*nemesis).coordinatorAlone},
+		fault{name: "coordinator without brokers", single: true, begin: (*nemesis).coordinatorAlone},
 		fault{name: "two brokers apart", begin: (*nemesis).apart},
 		fault{name: "rolling restart", begin: (*nemesis).rolling},
 		fault{name: "orderly stop", single: true, begin: (*nemesis).orderly},
@@ -61,6 +61,7 @@ func catalogue() []fault {
 		fault{name: "unclean election", begin: (*nemesis).unclean},
 		fault{name: "unclean election", begin: (*nemesis).unclean},
 		fault{name: "group members", single: true, begin: (*nemesis).churn},
+		fault{name: fullDiskFault, begin: (*nemesis).fullDisk},
 		fault{name: "clock skew", single: true, tagged: true, begin: (*nemesis).skew},
 	)
 	for _, w := range weakPoints() {
@@ -151,6 +152,19 @@ func (n *nemesis) withoutEtcd() (strike, bool) {
 	return s, true
 }
 
+// etcdApart: the leader of etcd loses its peers and is reached by all services, which
+// have to leave it: it answers, and knows nothing.
+func (n *nemesis) etcdApart() (strike, bool) {
+	name := n.target(etcdLeaderRole)
+	others := n.r.Others(name, rig.Etcd)
+	if name == "" || len(others) == 0 {
+		return strike{}, false
+	}
+	s, ok := n.sever("etcd members apart", name, others...)
+	s.hit, s.hold = nil, 7*time.Second // to the services nobody is hit
+	return s, ok
+}
+
 func (n *nemesis) withoutControl() (strike, bool) {
 	name := n.target(leaderRole)
 	if name == "" {
@@ -177,13 +191,15 @@ func (n *nemesis) controllerAlone() (strike, bool) {
 	return n.sever("controller", name, n.r.Names(rig.Broker)...)
 }
 
+// coordinatorAlone: it reaches etcd and the controllers, and none of the brokers that
+// lead its shards, until it gives them up.
 func (n *nemesis) coordinatorAlone() (strike, bool) {
 	name := n.target(coordinatorRole)
 	if name == "" {
 		return strike{}, false
 	}
 	s, ok := n.sever("coordinator", name, n.r.Names(rig.Broker)...)
-	s.hold = 7 * time.Second
+	s.hold = 12 * time.Second // two of its leases and more
 	return s, ok
 }
 

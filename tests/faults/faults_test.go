@@ -33,7 +33,9 @@ var (
 const (
 	mainTopic  = "faults"
 	looseTopic = "loose"
-	partitions = 6
+	// fullDiskFault needs the right to mount.
+	fullDiskFault = "full disk"
+	partitions    = 6
 	// wanted is how many records a full run has to see acknowledged.
 	wanted = 1_000_000
 )
@@ -109,6 +111,7 @@ func meshOptions() rig.Options {
 	if *small {
 		o = rig.Options{Brokers: 3, Controllers: 2}
 	}
+	o.SmallDisks = map[string]int64{smallDisk: smallDiskBytes}
 	o.Set = []string{
 		"broker.replica.lag.time.max.ms=4000", "broker.lease.ttl=3s", "controller.lease.ttl=3s", "coordinator.lease.ttl=3s",
 		"broker.log.flush.offset.checkpoint.interval.ms=5000",
@@ -134,6 +137,7 @@ func createTopics(r *rig.Rig) {
 		"--config", "min.insync.replicas=1", "--config", "unclean.leader.election.enable=true")
 	r.WaitInSync(mainTopic, time.Minute)
 	r.WaitInSync(looseTopic, time.Minute)
+	createAlone(r)
 }
 
 // loose writes to the topic that allows unclean elections; what becomes of it there
@@ -160,14 +164,14 @@ func (n *nemesis) loose(ctx context.Context) {
 	}
 }
 
-// run strikes until the time is over or the context ends, each fault once before any comes twice, with
-// quiet between them for a quarter of the time.
+// run strikes until the time is over or the context ends, what is still missing
+// first, with quiet between the strikes for a quarter of the time.
 func (n *nemesis) run(ctx context.Context, d time.Duration) {
 	all := n.choices()
 	if len(all) == 0 {
 		n.t.Fatalf("-faults %q chooses nothing", *only)
 	}
-	var bag []fault
+	choose := newChooser(all, n.rng.IntN)
 	began := time.Now()
 	for time.Since(began) < d && ctx.Err() == nil {
 		if len(n.l.h.found()) >= maxProblems {
@@ -176,12 +180,7 @@ func (n *nemesis) run(ctx context.Context, d time.Duration) {
 		calm := max(500*time.Millisecond, min(5*time.Second, time.Since(began)/4-n.quiet))
 		n.l.sleep(calm)
 		n.quiet += calm
-		if len(bag) == 0 {
-			bag = append(bag, all...)
-			n.rng.Shuffle(len(bag), func(i, j int) { bag[i], bag[j] = bag[j], bag[i] })
-		}
-		n.strike(bag[0])
-		bag = bag[1:]
+		n.strike(choose.next(n.missing()))
 	}
 }
 
@@ -190,7 +189,8 @@ func (n *nemesis) choices() []fault {
 	names := regexp.MustCompile(*only)
 	var all []fault
 	for _, f := range catalogue() {
-		if names.MatchString(f.name+f.place) && (n.tagged || !f.tagged) && (!*small || f.name != "two brokers apart") {
+		if names.MatchString(f.name+f.place) && (n.tagged || !f.tagged) && (!*small || f.name != "two brokers apart" && f.name != "etcd members apart") &&
+			(f.name != fullDiskFault || n.r.SmallDisk(smallDisk) == nil) {
 			all = append(all, f)
 		}
 	}
@@ -200,7 +200,7 @@ func (n *nemesis) choices() []fault {
 // strike begins a fault, lets it last, undoes it, and demands progress.
 func (n *nemesis) strike(f fault) {
 	began := time.Now()
-	n.t.Logf("%7.1fs  %s …", time.Since(n.l.h.began).Seconds(), f.name)
+	n.t.Logf("%7.1fs  %s%s …", time.Since(n.l.h.began).Seconds(), f.name, f.place)
 	s, ok := f.begin(n)
 	if !ok {
 		return // nobody has that role now

@@ -25,6 +25,8 @@ type summary struct {
 	Acked     int
 	Read      int
 	Longest   time.Duration
+	// NoSmallDisk says why no disk was really filled; empty: one was.
+	NoSmallDisk string
 
 	// Counts, in the order in which they are told.
 	Transitions, Faults, Failpoints []count
@@ -51,6 +53,9 @@ func (n *nemesis) summary(seed uint64) *summary {
 	s := &summary{
 		Seed: seed, Duration: time.Since(h.began), Quiet: n.quiet, Processes: n.r.Names(), Struck: n.done, Longest: n.longest, Acked: h.total(),
 	}
+	if err := n.r.SmallDisk(smallDisk); err != nil {
+		s.NoSmallDisk = err.Error()
+	}
 	totals := n.watch.totals()
 	for _, c := range n.watch.counters {
 		s.Transitions = append(s.Transitions, count{c.name, totals[c.name], c.needed})
@@ -59,7 +64,7 @@ func (n *nemesis) summary(seed uint64) *summary {
 	for _, f := range catalogue() {
 		if !seen[f.name] {
 			seen[f.name] = true
-			s.Faults = append(s.Faults, count{f.name, n.byFault[f.name], true})
+			s.Faults = append(s.Faults, count{f.name, n.byFault[f.name], f.name != fullDiskFault || s.NoSmallDisk == ""})
 		}
 	}
 	for _, name := range failpoint.Names() {
@@ -140,6 +145,9 @@ func (s *summary) words() string {
 	if len(s.Struck) > 0 {
 		slowest := slices.MaxFunc(s.Struck, func(a, b struck) int { return int(max(a.During, a.After) - max(b.During, b.After)) })
 		fmt.Fprintf(&b, "Slowest to go on: %s (during: %v, after: %v).\n", slowest.What, slowest.During.Round(10*time.Millisecond), slowest.After.Round(10*time.Millisecond))
+	}
+	if s.NoSmallDisk != "" {
+		fmt.Fprintf(&b, "No disk was really filled, since none could be mounted (%s): full disks were made of failpoints only.\n", s.NoSmallDisk)
 	}
 	for _, p := range s.Problems {
 		fmt.Fprintf(&b, "PROBLEM %s\n", p)

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"time"
 
@@ -22,6 +23,7 @@ type topic struct {
 	low      int32 // the lowest of them
 	os       bool
 	unclean  bool
+	clean    cleaning
 	internal bool
 	parts    []*part
 }
@@ -60,12 +62,19 @@ type sent struct {
 	stuck  int
 }
 
+// valueOf is what makes a record different from all others. Tombstones say it in a header.
 func valueOf(r *record.Record) int64 {
+	if len(r.Headers) > 0 {
+		return int64(binary.BigEndian.Uint64(r.Headers[0].Value))
+	}
 	if len(r.Value) < 8 {
 		return -1
 	}
 	return int64(binary.BigEndian.Uint64(r.Value))
 }
+
+// keys is how many keys the records of a topic that is compacted have.
+const keys = 6
 
 // produce has a writer make a batch, or send one again.
 func (wr *writer) produce() {
@@ -116,8 +125,14 @@ func (wr *writer) batch(n int) *sent {
 		w.lastValue++
 		s.values = append(s.values, w.lastValue)
 		value := binary.BigEndian.AppendUint64(nil, uint64(w.lastValue))
-		value = append(value, make([]byte, size-8)...)
-		if _, err := b.Append(&record.Record{Timestamp: w.clock().UnixMilli(), Value: value}); err != nil {
+		rec := &record.Record{Timestamp: w.clock().UnixMilli(), Value: append(value, make([]byte, size-8)...)}
+		if wr.p.topic.clean.compact {
+			rec.Key = fmt.Appendf(nil, "k%d", w.n(keys))
+			if w.chance(25) {
+				rec.Value, rec.Headers = nil, []record.RecordHeader{{Key: []byte("v"), Value: value}}
+			}
+		}
+		if _, err := b.Append(rec); err != nil {
 			panic(err)
 		}
 	}
@@ -218,10 +233,11 @@ func (wr *writer) outOfSequence(s *sent, e *errProducer) {
 	if s.stuck++; s.stuck < 5 {
 		return
 	}
-	if e.check.Verdict == commitlog.ProducerOutOfOrder && !wr.p.lossy && wr.p.deleted == 0 && wr.acks == partition.AcksAll && s.stuck > 30 {
+	old := s.header.BaseSequence < e.check.NextSequence && s.header.ProducerEpoch == e.check.Epoch
+	if e.check.Verdict == commitlog.ProducerOutOfOrder && !wr.p.lossy && wr.p.deleted == 0 && !(old && wr.p.topic.clean.compact) && wr.acks == partition.AcksAll && s.stuck > 30 {
 		w.fail("IDEMPOTENCE", "producer %d/%d: sequence %d of %s is refused for good (%+v)", wr.pid, wr.epoch, s.header.BaseSequence, w.name(wr.p.id), e.check)
 	}
-	if e.check.Verdict == commitlog.ProducerOutOfOrder && wr.p.deleted > 0 && s.header.BaseSequence < e.check.NextSequence && s.header.ProducerEpoch == e.check.Epoch {
+	if e.check.Verdict == commitlog.ProducerOutOfOrder && (wr.p.deleted > 0 || wr.p.topic.clean.compact) && old {
 		// It was stored most likely, and what the log knew of it went with the records.
 		w.count("retry of a batch that the log has forgotten")
 		wr.drop(s)
@@ -310,15 +326,24 @@ func (rd *reader) served(r *replica, kind partition.ReadKind, e partition.Serve,
 	for len(data) > 0 {
 		batch, rest, _ := record.NextBatch(data)
 		h, _ := record.ParseHeader(batch)
-		for o := max(h.BaseOffset, rd.next); o <= h.LastOffset(); o++ {
-			if !p.lossy && !r.b.disk.rotten[p.id] && (o >= int64(len(p.truth)) || p.truth[o] != entry{h.CRC, h.BaseOffset, h.PartitionLeaderEpoch}) {
-				w.fail("UNSTABLE", "a client reads something else at %d of %s from broker %d#%d than is committed there", o, w.name(p.id), r.b.id, r.b.inc)
+		if !p.lossy && !r.b.disk.rotten[p.id] {
+			wrong := ""
+			if h.NextOffset() > int64(len(p.truth)) {
+				wrong = fmt.Sprintf("a batch at %d, beyond what is committed", h.BaseOffset)
+			} else {
+				wrong = p.matches(&h, batch, max(h.BaseOffset, rd.next), h.NextOffset())
+			}
+			if wrong != "" {
+				w.fail("UNSTABLE", "a client reads of %s from broker %d#%d %s", w.name(p.id), r.b.id, r.b.inc, wrong)
 				return
 			}
 		}
 		if h.BaseOffset > rd.next {
-			w.fail("GAP", "a client reads %s on from %d and gets %d", w.name(p.id), rd.next, h.BaseOffset)
-			return
+			w.count("gap read over")
+			if o := p.firstDue(rd.next, h.BaseOffset); o < h.BaseOffset && !p.lossy {
+				w.fail("GAP", "a client reads %s on from %d and gets %d, without the record at %d", w.name(p.id), rd.next, h.BaseOffset, o)
+				return
+			}
 		}
 		rd.next = h.NextOffset()
 		data = rest

@@ -99,7 +99,7 @@ func (d *disk) wasHere(id cluster.PartitionID) bool {
 // open opens a log, or makes one.
 func (d *disk) open(w *world, b *broker, id cluster.PartitionID) (*commitlog.Log, error) {
 	log, report, err := commitlog.Open(commitlog.Options{
-		Config: logConfig(), FS: d.fs, Dir: folder(id), Topic: "t", Partition: id.Number, TopicID: id.Topic,
+		Config: logConfig(w.part(id).topic), FS: d.fs, Dir: folder(id), Topic: "t", Partition: id.Number, TopicID: id.Topic,
 		RecoveryPoint: d.recovery[id], HighWatermark: d.watermarks[id], CleanShutdown: d.closed == d.running && d.closed != 0,
 		Files: b.files, Now: w.clock,
 	})
@@ -107,11 +107,24 @@ func (d *disk) open(w *world, b *broker, id cluster.PartitionID) (*commitlog.Log
 		w.count("torn tail cut")
 		w.say("broker %d cuts %d bytes off the log of %s, which ends at %d", b.id, report.CutBytes, w.name(id), report.End)
 	}
+	if err == nil {
+		w.part(id).retained(b, log, false)
+	}
 	return log, err
 }
 
-func logConfig() commitlog.Config {
-	return commitlog.Config{SegmentBytes: commitlog.MinSegmentBytes, IndexIntervalBytes: 512, FileDeleteDelay: 1, ProducerExpiration: time.Hour}
+func logConfig(t *topic) commitlog.Config {
+	c := commitlog.Config{
+		SegmentBytes: commitlog.MinSegmentBytes, IndexIntervalBytes: 512, FileDeleteDelay: 1, ProducerExpiration: time.Hour,
+		SegmentAge: t.clean.segmentAge, RetentionAge: t.clean.retain, RetentionBytes: t.clean.retainBytes,
+	}
+	if t.clean.compact {
+		c.Cleanup = commitlog.CleanupCompact
+		if t.clean.retain > 0 || t.clean.retainBytes > 0 {
+			c.Cleanup |= commitlog.CleanupDelete
+		}
+	}
+	return c
 }
 
 // clock is the wall clock of the simulation.

@@ -10,8 +10,9 @@
 // in which the mesh must become whole again.
 //
 // Everything that must always hold is looked at after the step that could have broken
-// it: the assertions of the cores, the promises about records (checks_test.go), the
-// rules of the metadata. What is simulated by hand (the loops around the cores, which
+// it: the assertions of the cores, the promises about records (truth_test.go,
+// kept_test.go where compaction and retention take some away), the rules of the metadata
+// (records_test.go). What is simulated by hand (the loops around the cores, which
 // in the services are goroutines and gRPC) keeps to the duties that the doc.go of each
 // package states.
 //

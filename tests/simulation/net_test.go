@@ -16,6 +16,7 @@ type link struct {
 	epoch        int32 // in which it follows
 	up, down     []any // messages
 	from         int64 // of the next batch; -1: none is sent yet
+	tombs        int64 // up to where tombstones were gone when the hello was answered
 	parked       *partition.Hello
 	said         bool // the leader has heard of it
 	broken       bool
@@ -94,6 +95,7 @@ func (r *replica) carrySession(e partition.Effect) {
 			}
 			if r.log != nil {
 				end.TombstonesBelow = r.log.TombstonesBelow()
+				l.tombs = end.TombstonesBelow
 			}
 			l.down = append(l.down, end)
 		}
@@ -277,6 +279,11 @@ func (w *world) stream(l *link) {
 		return
 	}
 	if len(data) == 0 || r.sessions[l.lSess] != l || l.broken {
+		return
+	}
+	if gone := r.log.TombstonesBelow(); l.from < gone && gone > l.tombs {
+		w.count("session ended above missed tombstones")
+		w.breakLink(l) // the follower may hold what they deleted
 		return
 	}
 	l.down = append(l.down, &batchMessage{batch: partition.Batch{

@@ -39,6 +39,7 @@ type replica struct {
 	syncOp   int64            // 0: none
 	moveOp   int64
 	moveTo   int64
+	upkeep   *upkeep
 	results  []partition.Event // what operations reported, not told to the core yet
 	wake     time.Duration
 
@@ -150,7 +151,7 @@ func (r *replica) retire() {
 	}
 	r.batches, r.starts = map[int64]*batch{}, map[int64]func(partition.Outcome){}
 	r.w.breakLinks(func(l *link) bool { return l.f == r || l.l == r })
-	r.task, r.syncOp, r.moveOp, r.results, r.wake = nil, 0, 0, nil, 0
+	r.task, r.syncOp, r.moveOp, r.upkeep, r.results, r.wake = nil, 0, 0, nil, nil, 0
 }
 
 func sortedKeys[V any](m map[int64]V) []int64 {
@@ -293,13 +294,15 @@ func (r *replica) reply(e *partition.Reply) {
 
 // busy reports whether an operation on the log is asked for.
 func (r *replica) busy() bool {
-	return !r.gone && (r.task != nil || r.syncOp != 0 || r.moveOp != 0)
+	return !r.gone && (r.task != nil || r.syncOp != 0 || r.moveOp != 0 || r.upkeep != nil)
 }
 
 // operate carries out one operation on the log; its result is told at once or later.
 func (r *replica) operate() {
 	var ev partition.Event
 	switch {
+	case r.upkeep != nil && (r.task == nil && r.syncOp == 0 && r.moveOp == 0 || r.w.chance(40)):
+		ev = r.runUpkeep()
 	case r.task != nil && (r.syncOp == 0 && r.moveOp == 0 || r.w.chance(60)):
 		e := r.task
 		r.task = nil
@@ -330,6 +333,12 @@ func (r *replica) tellResult(ev partition.Event) {
 	case *partition.Truncated:
 		e.Now, r.cut = now, false
 	case partition.StartMoved:
+		if e.Op == 0 { // nobody asked: what counts is where the log begins now
+			e.Start = r.log.StartOffset()
+			if r.cut || e.Start <= r.core.Start() {
+				return
+			}
+		}
 		e.Now = now
 		ev = e
 	case partition.AppendRefused:

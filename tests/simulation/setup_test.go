@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/leat-io/leat/libs/core/cluster"
 	"github.com/leat-io/leat/libs/core/partition"
@@ -18,6 +19,7 @@ func newWorld(seed uint64, counts map[string]int, tracing bool) *world {
 	}
 	w.conf = walkConfig{
 		Brokers: 3 + w.n(3), Controllers: 2 + w.n(2), Ordered: w.chance(70), Unclean: w.chance(16), OS: w.chance(25), Restore: w.chance(6), Groups: w.chance(40),
+		Compact: w.chance(35), Retain: w.chance(25),
 	}
 	w.etcd = newEtcd(w)
 	for i := range w.conf.Controllers {
@@ -110,11 +112,34 @@ func (w *world) topicsFor() {
 		}
 		t.os = w.conf.OS && w.chance(60)
 		t.unclean = w.conf.Unclean && w.chance(60)
+		t.clean = w.cleaningFor()
 		w.addTopic(t, 1+w.n(2))
 	}
 	if w.conf.Groups {
 		w.groups = newGroups(w)
 	}
+}
+
+// cleaningFor draws how the old records of a topic go.
+func (w *world) cleaningFor() cleaning {
+	var c cleaning
+	ms := time.Millisecond
+	if w.conf.Compact && w.chance(75) {
+		c = cleaning{compact: true, deleteRetain: ms * time.Duration(w.n(60)), segmentAge: ms * time.Duration(4+w.n(20)), minDirty: float64(w.n(5)) / 10}
+		if w.chance(30) {
+			c.minLag, c.maxLag = ms*time.Duration(w.n(10)), ms*time.Duration(20+w.n(30))
+		}
+	}
+	if w.conf.Retain && w.chance(75) {
+		c.segmentAge = ms * time.Duration(4+w.n(30))
+		if w.chance(70) {
+			c.retain = ms * time.Duration(30+w.n(150))
+		}
+		if w.chance(40) {
+			c.retainBytes = int64(1000 + w.n(20_000))
+		}
+	}
+	return c
 }
 
 // addTopic draws a topic's id and takes its partitions on the books.
@@ -124,7 +149,7 @@ func (w *world) addTopic(t *topic, partitions int) {
 	for n := range partitions {
 		p := &part{
 			w: w, id: cluster.PartitionID{Topic: t.id, Number: int32(n)}, topic: t, acked: map[int64]int64{}, where: map[int64]int64{},
-			owners: map[int32]claimed{}, lost: map[int32]bool{},
+			owners: map[int32]claimed{}, lost: map[int32]bool{}, kept: map[int64]kept{}, newest: map[string]int64{},
 		}
 		t.parts = append(t.parts, p)
 		w.parts[p.id] = p
@@ -161,6 +186,9 @@ func (w *world) createTopics() {
 		}
 		if t.os {
 			configs["durability"] = "os"
+		}
+		if t.clean.compact {
+			configs["cleanup.policy"] = "compact"
 		}
 		if t.unclean {
 			configs["unclean.leader.election.enable"] = "true"

@@ -147,7 +147,8 @@ func mustHappen() []string {
 		"fault: etcd away", "fault: etcd restored", "fault: lease lost", "fault: controller crash", "fault: controller paused",
 		"message lost", "message repeated", "stream message lost", "stream message repeated", "stream message reordered", "etcd transaction without an answer",
 		"admin: alter min.insync.replicas", "admin: reassign", "admin: cancel reassignment", "admin: elect preferred", "admin: elect unclean", "admin: false fencing",
-		"walk ended whole",
+		"log compacted", "records compacted away", "tombstones removed", "compacted copy compared", "gap read over", "session ended above missed tombstones",
+		"segments retired", "walk ended whole",
 		"shard taken over", "shard fenced", "shard loaded", "shard abandoned", "shard append unknown or fenced", "member joined or resumed", "member fenced",
 		"partition assigned", "offset committed", "offsets fetched", "ping confirmed", "fault: coordinator crash", "fault: coordinator paused", "fault: member crash",
 	}

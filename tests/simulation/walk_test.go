@@ -15,7 +15,7 @@ type action struct {
 
 func actions() []action {
 	return []action{
-		{"disk", 30, false, (*world).diskStep},
+		{"disk", 34, false, (*world).diskStep},
 		{"result", 10, false, (*world).resultStep},
 		{"stream", 22, false, (*world).streamStep},
 		{"mail", 16, false, (*world).receive},
@@ -38,6 +38,7 @@ func actions() []action {
 		{"etcd back", 3, false, (*world).etcdBack},
 		{"late", 3, false, func(w *world) { w.etcd.arrive() }},
 		{"checkpoint", 3, false, (*world).checkpoint},
+		{"upkeep", 5, false, (*world).upkeepStep},
 		{"group", 10, false, (*world).groupStep},
 		{"crash", 2, true, (*world).crashBroker},
 		{"power", 2, true, (*world).powerBroker},

@@ -67,10 +67,11 @@ type walkConfig struct {
 	OS                   bool // some topics have durability=os
 	Restore              bool // etcd is restored from an older state at the end
 	Groups               bool
+	Compact, Retain      bool // some topics are compacted, some let go of old segments
 }
 
 func (c walkConfig) String() string {
-	return fmt.Sprintf("brokers=%d controllers=%d ordered=%v unclean=%v os=%v restore=%v groups=%v", c.Brokers, c.Controllers, c.Ordered, c.Unclean, c.OS, c.Restore, c.Groups)
+	return fmt.Sprintf("brokers=%d controllers=%d ordered=%v unclean=%v os=%v restore=%v groups=%v compact=%v retain=%v", c.Brokers, c.Controllers, c.Ordered, c.Unclean, c.OS, c.Restore, c.Groups, c.Compact, c.Retain)
 }
 
 // failure is what a walk found.

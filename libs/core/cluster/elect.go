@@ -113,12 +113,12 @@ func (v brokerView) choose(p *Partition, config *topicconfig.Config, hints Hints
 	inOrder := union(p.Replicas, nil)
 	fromISR := keep(inOrder, func(b int32) bool { return slices.Contains(p.ISR, b) && v.trusted(p, b) })
 	if len(fromISR) > 0 {
-		v.lead(p, pick(p, fromISR))
+		v.lead(p, v.pick(p, fromISR))
 		return 0
 	}
 	fromELR := keep(inOrder, func(b int32) bool { return slices.Contains(p.ELR, b) && v.trusted(p, b) })
 	if len(fromELR) > 0 {
-		b := pick(p, fromELR)
+		b := v.pick(p, fromELR)
 		// Members of the ISR that do not live had no record committed without it.
 		p.ELR = union(keep(p.ELR, func(x int32) bool { return x != b }), p.ISR)
 		p.ISR = []int32{b}
@@ -126,6 +126,18 @@ func (v brokerView) choose(p *Partition, config *topicconfig.Config, hints Hints
 		return 0
 	}
 	return v.lastResort(p, config, hints)
+}
+
+// pick chooses a leader among members of the replicas, which are in order, and prefers
+// those who will hear of it.
+func (v brokerView) pick(p *Partition, candidates []int32) int32 {
+	if hears := v.state.hears; hears != nil {
+		hearing := keep(candidates, func(b int32) bool { life, _ := v.unfenced(b); return hears(life) })
+		if len(hearing) > 0 {
+			candidates = hearing
+		}
+	}
+	return pick(p, candidates)
 }
 
 // pick chooses a leader among members of the replicas, which are in order: the

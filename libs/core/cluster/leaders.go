@@ -48,7 +48,7 @@ func LeadersUnreachable(s *State, reports map[Process][]Process) (Plan, error) {
 			})
 			candidates := keep(next.Replicas, func(b int32) bool { return slices.Contains(live, b) && view.trusted(&next, b) })
 			if all && len(candidates) > 0 {
-				b := pick(&next, candidates)
+				b := view.pick(&next, candidates)
 				switch {
 				case alone:
 					next.ELR = union(keep(next.ELR, func(x int32) bool { return x != b }), next.ISR)

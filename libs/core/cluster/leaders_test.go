@@ -62,6 +62,44 @@ func TestLeadersUnreachable(t *testing.T) {
 	}
 }
 
+// Those who do not keep up with the metadata lead only where nobody else could.
+func TestLeadersThatHear(t *testing.T) {
+	for name, c := range map[string]struct {
+		deaf   []int32
+		isr    []int32
+		leader int32
+	}{
+		"everybody hears":              {nil, []int32{1, 2, 3}, 2},
+		"the next in turn does not":    {[]int32{2}, []int32{1, 2, 3}, 3},
+		"nobody does":                  {[]int32{1, 2, 3}, []int32{1, 2, 3}, 2},
+		"only one outside of the ISR":  {[]int32{2}, []int32{1, 2}, 2},
+		"the preferred one does not":   {[]int32{1}, []int32{1, 2, 3}, 2},
+		"one that is away hears still": {[]int32{2, 3}, []int32{1, 2, 3}, 2},
+	} {
+		w, p := minTwo(t)
+		// By its hash this partition would go to broker 2 once broker 1 is gone.
+		for pick(&p, []int32{2, 3}) != 2 {
+			id := w.create(t, "b"+itoa(int32(w.ids)), 1, 3)
+			p = w.Partition(id, 0).Value
+		}
+		p.ISR, p.Replicas = c.isr, []int32{1, 2, 3}
+		p.Leader = w.life(1)
+		w.Set(p, 1, 77)
+		w.PreferHearing(func(life Process) bool { return !slices.Contains(c.deaf, life.ID) })
+		w.stop(t, 1)
+		if q := w.now(p); q.Leader != w.life(c.leader) {
+			t.Errorf("%s: %+v", name, q)
+		}
+	}
+	w, p := minTwo(t)
+	w.PreferHearing(func(life Process) bool { return life.ID != 2 })
+	plan, err := LeadersUnreachable(w.State, map[Process][]Process{w.life(2): {w.life(1)}, w.life(3): {w.life(1)}})
+	w.apply(t, plan, err)
+	if q := w.now(p); q.Leader != w.life(3) {
+		t.Errorf("unreachable, and 2 does not hear: %+v", q)
+	}
+}
+
 // case 33: the preferred leader of many partitions restarts. It leads again only
 // where it is back in the ISR, and only so many at once.
 func TestPreferredLeadersReturn(t *testing.T) {

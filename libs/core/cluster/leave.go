@@ -104,7 +104,7 @@ func (v brokerView) without(e *Entry[Partition], leaver Process, probes Probes, 
 	p.ISR, p.ELR = rest, nil
 	if p.Leader.ID == leaver.ID || !v.leads(&p) {
 		inOrder := keep(p.Replicas, in(counted))
-		v.lead(&p, pick(&p, inOrder))
+		v.lead(&p, v.pick(&p, inOrder))
 	}
 	trim(&p)
 	return p, nil

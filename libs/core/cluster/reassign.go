@@ -262,7 +262,7 @@ func (s *State) end(e *Entry[Partition], back bool, probes Probes, need map[Proc
 	p.MinISR = minISR(&p, s.configs[p.Topic])
 	trim(&p)
 	if !view.leads(&p) {
-		view.lead(&p, pick(&p, counted))
+		view.lead(&p, view.pick(&p, counted))
 	}
 	return p, true
 }

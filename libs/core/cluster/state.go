@@ -38,7 +38,9 @@ type State struct {
 	// vouches are what brokers said of their replicas; not in etcd, since each
 	// broker says it again to every new controller.
 	vouches map[Process]map[PartitionID]Vouch
-	index   index
+	// hears tells who keeps up with the metadata; nil: everybody does.
+	hears func(Process) bool
+	index index
 }
 
 // NewState returns the state of an empty mesh.
@@ -57,6 +59,11 @@ func NewState() *State {
 		index:         newIndex(),
 	}
 }
+
+// PreferHearing has elections prefer lives that hears approves of, among those that
+// could be elected anyway: one that does not keep up with the metadata would not learn
+// of its leadership. hears is called whenever a leader is chosen.
+func (s *State) PreferHearing(hears func(Process) bool) { s.hears = hears }
 
 // Set puts a record as etcd holds it.
 func (s *State) Set(record Record, create, mod int64) {

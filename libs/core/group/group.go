@@ -45,6 +45,9 @@ type member struct {
 	maxProcessing time.Duration // 0: any
 
 	attached bool
+	// gone: it is detached because its own stream broke or it left, not because the
+	// shard was loaded anew and nothing has been heard of it since.
+	gone     bool
 	fresh    bool // subscribed anew since the last rebalance
 	seen     time.Duration
 	mustSend bool // the first answer on a stream comes even if nothing changed

@@ -271,6 +271,57 @@ func TestFencedInstanceLapsesWhateverItSends(t *testing.T) {
 	wantHeld(t, newer, a0, a1, a2, a3)
 }
 
+// A newcomer that comes right after the shard was loaded anew: the older's stream
+// ended because its coordinator did, so its process may still use what it holds.
+func TestSameInstanceJoinsAfterTheCoordinatorChanged(t *testing.T) {
+	cfg := DefaultConfig()
+	for name, c := range map[string]struct {
+		before func(older *peer)
+		waits  bool
+	}{
+		"nothing was heard of the older": {func(*peer) {}, true},
+		"its stream broke before":        {(*peer).gone, true}, // which nobody wrote down
+		"it resumed, and its stream broke": {func(older *peer) {
+			older.h.change(2)
+			older.join()
+			older.gone()
+		}, false},
+		"it left": {func(older *peer) {
+			older.h.change(2)
+			older.join()
+			older.leave()
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newShard(t, cfg, topicA)
+			older := h.peer("m1", "a")
+			older.instance = "i1"
+			older.join()
+			wantHeld(t, older, a0, a1, a2, a3)
+			c.before(older)
+			if c.waits {
+				h.change(2)
+			}
+			newer := h.peer("m2", "a")
+			newer.instance = "i1"
+			newer.join()
+			if c.waits {
+				wantHeld(t, newer)
+				wantReason(t, older.tryJoin(), ReasonInstanceFenced)
+				h.pass(cfg.SessionTimeout / 2)
+				if err := newer.ping(); err != nil {
+					t.Fatal(err)
+				}
+				newer.read()
+				wantHeld(t, newer)
+				h.pass(cfg.SessionTimeout / 2)
+				newer.read()
+			}
+			wantHeld(t, newer, a0, a1, a2, a3)
+		})
+	}
+}
+
 func TestStaticMembersRestartInTurnMovesNothing(t *testing.T) {
 	cfg := DefaultConfig()
 	h := newShard(t, cfg, Topic{ID: topicID(1), Name: "a", Partitions: 20})

@@ -137,6 +137,13 @@ func (h *shard) load() {
 	}
 }
 
+// change gives the shard to a new owner.
+func (h *shard) change(epoch int64) {
+	h.t.Helper()
+	h.step(Deposed{})
+	h.step(Claim{Epoch: epoch})
+}
+
 // pass lets time go by, waking the shard as it asks.
 func (h *shard) pass(d time.Duration) {
 	h.t.Helper()

@@ -196,13 +196,18 @@ func (s *State) takeOver(now Now, g *group, older, m *member) {
 		s.write(targetKey(g.name, m.id), m.targetValue())
 		s.write(targetKey(g.name, older.id), nil)
 	}
+	if older.gone {
+		s.remove(g, older, now.Mono)
+		return
+	}
+	// Where the shard was loaded anew, the older's stream ended with the earlier
+	// owner. That says nothing about its process, which uses what it holds until its
+	// session is over.
 	if older.attached {
 		s.hold(Send{Group: g.name, Member: older.id, Attach: older.value.Attach, Message: Fenced{
 			errorf(ReasonInstanceFenced, "member %q joined group %q as instance %q; stop this process", m.id, g.name, m.value.InstanceID),
 		}})
-		return
 	}
-	s.remove(g, older, now.Mono)
 }
 
 // resume attaches a member to a new stream. What it says it holds is the truth:
@@ -231,7 +236,7 @@ func (s *State) resume(now Now, g *group, m *member, e Open) {
 	changed := m.resubscribe(e)
 	m.start, m.maxProcessing = e.Start, e.MaxProcessing
 	m.value.Attach = s.nextAttach()
-	m.attached, m.mustSend = true, true
+	m.attached, m.gone, m.mustSend = true, false, true
 	m.seen = now.Mono
 	freed := s.restate(now, g, m, e.Owned)
 	m.sent, m.sentAt = max(m.sent, m.value.Epoch), 0
@@ -294,7 +299,7 @@ func (s *State) leave(now Now, e Leave) {
 	for _, p := range freed {
 		s.release(g, m, p, now.Mono)
 	}
-	m.attached = false
+	m.attached, m.gone = false, true
 	s.writeMember(g, m)
 	s.offer(now, g, freed)
 }
@@ -305,7 +310,7 @@ func (s *State) gone(now Now, e Gone) {
 	if m == nil {
 		return
 	}
-	m.attached = false
+	m.attached, m.gone = false, true
 	if m.value.ReplacedBy != "" {
 		g := s.groups[e.Group]
 		s.removed(now, g, m, now.Mono, fmt.Sprintf("member %s was replaced", m.label()))

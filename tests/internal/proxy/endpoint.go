@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Endpoint is the proxy of one process.
+// Endpoint is a proxy of one process.
 type Endpoint struct {
 	network            *Network
 	name, addr, target string

@@ -28,8 +28,8 @@ type Network struct {
 	mu        sync.Mutex
 	hosts     map[string]string // name by IP address
 	faults    map[pair]fault
-	changed   chan struct{} // closed and replaced at each change of faults
-	endpoints map[string]*Endpoint
+	changed   chan struct{}        // closed and replaced at each change of faults
+	endpoints map[string]*Endpoint // by address
 	links     map[*link]struct{}
 	silenced  map[string]bool
 	closed    bool
@@ -51,16 +51,16 @@ func (n *Network) Host(ip, name string) {
 	n.hosts[ip] = name
 }
 
-// Listen makes the proxy of a process: connections to addr are carried to target.
-// It refuses them until Up.
+// Listen makes a proxy of a process, which has one for each address that it listens
+// on: connections to addr are carried to target. It refuses them until Up.
 func (n *Network) Listen(name, addr, target string) (*Endpoint, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.endpoints[name] != nil {
-		return nil, fmt.Errorf("%s has a proxy already", name)
+	if n.endpoints[addr] != nil {
+		return nil, fmt.Errorf("%s has a proxy already", addr)
 	}
 	e := &Endpoint{network: n, name: name, addr: addr, target: target}
-	n.endpoints[name] = e
+	n.endpoints[addr] = e
 	return e, nil
 }
 

@@ -23,6 +23,7 @@ import (
 func (r *Rig) Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, mesh.Bin(r.t, "leat"), args...)
 	cmd.Env = append(os.Environ(), "LEAT_GATEWAY="+r.Addr("gateway-1"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // see spawner.process
 	return cmd
 }
 

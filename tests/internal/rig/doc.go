@@ -1,6 +1,7 @@
 // Package rig runs meshes that tests can break at will: each service in a life of
 // its own, every connection between two of them, and to etcd, through a proxy
-// that knows both ends. It needs the binaries of `make build`, and no root.
+// that knows both ends. It needs the binaries of `make build`, and no root, but for
+// small disks that can be filled (Options.SmallDisks).
 //
 // The caller's duties, in order: New, which takes the mesh down when the test ends;
 // UpAll and WaitReady; Kill, Pause, Stop, Up, Wipe and the faults of Net at will;

@@ -24,7 +24,11 @@ func (r *Rig) Log(broker, topic string, partition int) ([]byte, error) {
 	if r.o.ReadFolder != nil {
 		read = func(path string) (map[string][]byte, error) { return r.o.ReadFolder(broker, path) }
 	}
-	files, err := read(path)
+	var files map[string][]byte
+	err := r.onDisk(broker, func() (err error) {
+		files, err = read(path)
+		return err
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

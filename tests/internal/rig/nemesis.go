@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,23 +85,31 @@ func (r *Rig) Wipe(name string) {
 		r.o.Wipe(name)
 		return
 	}
-	if err := os.RemoveAll(r.Dir(name)); err != nil {
+	remove := os.RemoveAll
+	if r.small[name] {
+		remove = removeContent
+	}
+	if err := r.onDisk(name, func() error { return remove(r.Dir(name)) }); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// removeContent removes what is in a folder, which may be a mount.
+func removeContent(dir string) error {
+	found, err := filepath.Glob(filepath.Join(dir, "*"))
+	for _, path := range found {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
 }
 
 // WipeBehind removes the records of a broker that runs, as a disk does that is
 // pulled: the process keeps what it has open.
 func (r *Rig) WipeBehind(name string) {
 	r.t.Helper()
-	found, err := filepath.Glob(filepath.Join(r.Dir(name), "*"))
+	err := r.onDisk(name, func() error { return removeContent(r.Dir(name)) })
 	if err != nil {
 		r.t.Fatal(err)
-	}
-	for _, path := range found {
-		if err := os.RemoveAll(path); err != nil {
-			r.t.Fatal(err)
-		}
 	}
 }
 

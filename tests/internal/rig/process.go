@@ -34,6 +34,13 @@ func newSpawner(t *testing.T) *spawner {
 	return s
 }
 
+// do runs a function on the thread and returns what it says.
+func (s *spawner) do(f func() error) error {
+	done := make(chan error)
+	s.jobs <- func() { done <- f() }
+	return <-done
+}
+
 func (s *spawner) close() {
 	close(s.jobs)
 	<-s.done
@@ -62,10 +69,9 @@ func (s *spawner) process(spec *Spec) (Life, error) {
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	s.jobs <- func() { started <- cmd.Start() }
-	if err := <-started; err != nil {
+	// In a group of its own it does not hear the Ctrl-C that is meant for the test.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := s.do(cmd.Start); err != nil {
 		return nil, err
 	}
 	p := &process{cmd: cmd, done: make(chan struct{})}

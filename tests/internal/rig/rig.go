@@ -44,6 +44,9 @@ type Options struct {
 	Brokers, Controllers, Coordinators, Gateways, Etcds int
 	// Set are settings, service[.n].key=value.
 	Set []string
+	// SmallDisks are processes whose data get a disk of their own, by its bytes, which
+	// FillDisk can fill. They need the right to mount; see Rig.SmallDisk.
+	SmallDisks map[string]int64
 	// Start begins a life; nil: a process. etcd is always a process.
 	Start Starter
 	// Wipe empties the disk of a broker that does not run, and ReadFolder reads the
@@ -92,10 +95,14 @@ type Rig struct {
 	start    Starter
 	spawn    *spawner
 	o        Options
+	// small are the processes that have small disks; smallRefused says why others have not.
+	small        map[string]bool
+	smallRefused error
 
 	mu        sync.Mutex
 	lives     map[string]Life
 	endpoints map[string]*proxy.Endpoint
+	peers     map[string]*proxy.Endpoint // of etcd's members, for each other
 	watchers  sync.WaitGroup
 }
 
@@ -105,13 +112,14 @@ func New(t *testing.T, o Options) *Rig {
 	t.Helper()
 	r := &Rig{
 		t: t, Net: proxy.New(), Data: mesh.DataFolder(t), PortBase: mesh.FreePorts(t), start: o.Start, spawn: newSpawner(t), o: o,
-		lives: map[string]Life{}, endpoints: map[string]*proxy.Endpoint{},
+		lives: map[string]Life{}, endpoints: map[string]*proxy.Endpoint{}, peers: map[string]*proxy.Endpoint{}, small: map[string]bool{},
 	}
 	t.Cleanup(r.spawn.close)
 	if r.start == nil {
 		r.start = r.spawn.process
 	}
 	r.plan(&o)
+	r.mountSmall(o.SmallDisks)
 	t.Cleanup(r.close)
 	return r
 }
@@ -144,12 +152,15 @@ func (r *Rig) plan(o *Options) {
 			s := &Spec{Kind: kind, N: n, Name: fmt.Sprintf("%s-%d", kind, n)}
 			s.Dir = filepath.Join(r.Data, s.Name)
 			s.Log = filepath.Join(r.Data, "log", s.Name+".log")
+			r.Net.Host(host, s.Name)
 			listen, advertised := at(host, l.ports, n), at("127.0.0.1", l.ports, n)
+			r.endpoints[s.Name] = r.proxy(s.Name, advertised, listen)
 			if kind == Etcd {
-				peer := at(host, etcdPeers, n)
+				peer, known := at(host, etcdPeers, n), at("127.0.0.1", etcdPeers, n)
+				r.peers[s.Name] = r.proxy(s.Name, known, peer)
 				s.Settings = map[string]string{"name": s.Name, "dir": s.Dir, "listen": listen, "peer": peer, "source": host}
 				etcds = append(etcds, advertised)
-				cluster = append(cluster, s.Name+"=http://"+peer)
+				cluster = append(cluster, s.Name+"=http://"+known)
 			} else {
 				s.Settings = map[string]string{
 					"node.id": strconv.Itoa(n), "listen": listen, "advertised.address": advertised,
@@ -162,12 +173,6 @@ func (r *Rig) plan(o *Options) {
 			if kind == Broker {
 				s.Settings["log.dirs"] = s.Dir
 			}
-			r.Net.Host(host, s.Name)
-			e, err := r.Net.Listen(s.Name, advertised, listen)
-			if err != nil {
-				r.t.Fatal(err)
-			}
-			r.endpoints[s.Name] = e
 			r.specs = append(r.specs, s)
 		}
 	}
@@ -236,9 +241,6 @@ func (r *Rig) Names(of ...string) []string {
 // Dir is the data folder of a process.
 func (r *Rig) Dir(name string) string { r.t.Helper(); return r.spec(name).Dir }
 
-// Addr is the address by which a process is known: that of its proxy.
-func (r *Rig) Addr(name string) string { r.t.Helper(); return r.endpoints[r.spec(name).Name].Addr() }
-
 // Running reports whether a process has been started and has not ended.
 func (r *Rig) Running(name string) bool {
 	r.mu.Lock()
@@ -265,6 +267,9 @@ func (r *Rig) Launch(names ...string) {
 		}
 		r.Net.Revive(name)
 		r.endpoints[name].Up()
+		if peer := r.peers[name]; peer != nil {
+			peer.Up()
+		}
 		life, err := start(s)
 		if err != nil {
 			r.t.Fatalf("start %s: %v", name, err)
@@ -286,6 +291,9 @@ func (r *Rig) gone(name string, life Life) {
 	if r.lives[name] == life {
 		delete(r.lives, name)
 		_ = r.endpoints[name].Down() // it is a listener's close
+		if peer := r.peers[name]; peer != nil {
+			_ = peer.Down()
+		}
 	}
 }
 

@@ -75,6 +75,7 @@ null. ` + "`leat produce --input json`" + ` takes it.
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&f.group, "group", "", "consumer group to join (default: none, nothing is committed)")
+	completeFlag(cmd, "group", a.completeGroupName)
 	fs.StringVar(&f.instance, "instance-id", "", "static instance id in the group")
 	fs.BoolVar(&f.fromBeginning, "from-beginning", false, "start at the first record; with a group, where it has no committed offset")
 	fs.Int64Var(&f.offset, "offset", 0, "start at this offset of each partition read")

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -55,6 +56,11 @@ type fakeGateway struct {
 	remade []string
 	// cluster is what DescribeCluster answers.
 	cluster *gatewayv1.DescribeClusterResponse
+
+	ratesOver   []time.Duration // of each description of a group
+	simulated   *gatewayv1.SimulateGroupRequest
+	resets      []*gatewayv1.ResetGroupOffsetsRequest
+	refuseReset bool // of partition 1
 }
 
 type place struct {
@@ -301,15 +307,4 @@ func (f *fakeGateway) commitLocked(group string, p place, next int64) {
 		f.committed[group] = map[place]int64{}
 	}
 	f.committed[group][p] = next
-}
-
-func (f *fakeGateway) DescribeGroup(_ context.Context, q *gatewayv1.DescribeGroupRequest) (*gatewayv1.DescribeGroupResponse, error) {
-	return &gatewayv1.DescribeGroupResponse{
-		Summary: &gatewayv1.GroupSummary{Group: q.GetGroup(), State: "stable", Members: 1}, GroupEpoch: 3, Assignor: "uniform",
-		Members: []*gatewayv1.GroupMember{{MemberId: "m1", ClientId: "c", ClientHost: "h", MemberEpoch: 3, Partitions: 1}},
-		Partitions: []*gatewayv1.GroupPartition{
-			{Topic: "t", Partition: 0, Committed: 5, End: 7, Lag: 2, MemberId: "m1"},
-			{Topic: "t", Partition: 1, Committed: -1, End: -1, Lag: -1},
-		},
-	}, nil
 }

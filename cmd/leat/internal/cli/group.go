@@ -26,9 +26,9 @@ func errorOf(e *typev1.Error) *output.Error {
 
 func newGroupCommand(a *app) *cobra.Command {
 	return group(&cobra.Command{
-		Use: "group", Short: "List, describe, reset and delete consumer groups",
-		Example: "  leat group list\n  leat group describe g1",
-	}, newGroupList(a), newGroupDescribe(a), newGroupCommit(a), newGroupDelete(a))
+		Use: "group", Short: "List, describe, explain, reset and delete consumer groups",
+		Example: "  leat group list\n  leat group describe g1\n  leat group why g1\n  leat group simulate g1 --add 1\n  leat group reset g1 --to-earliest --dry-run",
+	}, newGroupList(a), newGroupDescribe(a), newGroupWhy(a), newGroupSimulate(a), newGroupReset(a), newGroupCommit(a), newGroupDelete(a))
 }
 
 func newGroupList(a *app) *cobra.Command {
@@ -59,61 +59,6 @@ func newGroupList(a *app) *cobra.Command {
 	}
 }
 
-func newGroupDescribe(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use: "describe GROUP", Short: "Show members, committed offsets and lag of a group", Args: args("GROUP"),
-		Example: "  leat group describe g1\n  leat group describe g1 -o json",
-		RunE: func(cmd *cobra.Command, given []string) error {
-			return a.withAdmin(cmd.Context(), func(ctx context.Context, admin gatewayv1.AdminServiceClient) error {
-				r, err := call(ctx, admin.DescribeGroup, &gatewayv1.DescribeGroupRequest{Group: given[0]})
-				if err != nil {
-					return err
-				}
-				return a.printGroup(r)
-			})
-		},
-	}
-}
-
-func (a *app) printGroup(r *gatewayv1.DescribeGroupResponse) error {
-	d := output.GroupDescription{
-		Group: r.GetSummary().GetGroup(), State: r.GetSummary().GetState(), Epoch: r.GetGroupEpoch(), Assignor: r.GetAssignor(),
-		Members: []output.Member{}, Partitions: []output.GroupPartition{},
-	}
-	members := output.NewTable("MEMBER", "INSTANCE", "CLIENT", "HOST", ">EPOCH", ">PARTITIONS")
-	for _, m := range r.GetMembers() {
-		member := output.Member{
-			MemberID: m.GetMemberId(), ClientID: m.GetClientId(), ClientHost: m.GetClientHost(),
-			MemberEpoch: m.GetMemberEpoch(), Partitions: m.GetPartitions(), InstanceID: orNull(m.GetInstanceId()),
-		}
-		d.Members = append(d.Members, member)
-		members.Row(member.MemberID, output.OrDash(m.GetInstanceId()), output.OrDash(member.ClientID), output.OrDash(member.ClientHost), member.MemberEpoch, member.Partitions)
-	}
-	partitions := output.NewTable("TOPIC", ">PARTITION", ">COMMITTED", ">END", ">LAG", "MEMBER")
-	for _, p := range r.GetPartitions() {
-		d.Partitions = append(d.Partitions, output.GroupPartition{
-			Topic: p.GetTopic(), Partition: p.GetPartition(), Committed: p.GetCommitted(), End: p.GetEnd(), Lag: p.GetLag(),
-			Member: orNull(p.GetMemberId()), Metadata: p.GetMetadata(),
-		})
-		partitions.Row(output.OrDash(p.GetTopic()), p.GetPartition(), output.Offset(p.GetCommitted()), output.Offset(p.GetEnd()), output.Lag(p.GetLag()), output.OrDash(p.GetMemberId()))
-	}
-	if a.json() {
-		return output.JSON(a.Out, d)
-	}
-	if _, err := fmt.Fprintf(a.Out, "group %s: %s, epoch %d, %d members\n\n", d.Group, d.State, d.Epoch, len(d.Members)); err != nil {
-		return err
-	}
-	if members.Len() > 0 {
-		if err := members.Write(a.Out); err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintln(a.Out); err != nil {
-			return err
-		}
-	}
-	return partitions.Write(a.Out)
-}
-
 func orNull(s string) *string {
 	if s == "" {
 		return nil
@@ -127,11 +72,12 @@ func newGroupCommit(a *app) *cobra.Command {
 		Use: "commit GROUP [TOPIC:PARTITION=OFFSET]…", Short: "Set the offsets of a group without members",
 		Long: `Set where a group reads next: offsets one by one, or with --topic and --to a
 whole topic's at a place or time (` + timeForms + `).
-The group must have no members.
+The group must have no members; "leat group reset" moves one that has.
 
 ` + exitCodes,
 		Example: `  leat group commit g1 hdfs:0=100 hdfs:1=250
   leat group commit g1 --topic hdfs --to earliest`,
+		ValidArgsFunction: a.completeGroup,
 		Args: func(cmd *cobra.Command, given []string) error {
 			if len(given) == 0 {
 				return exit.Usage(seeHelp(cmd), "GROUP is missing")
@@ -273,7 +219,7 @@ func resolveOffsets(ctx context.Context, cmd *cobra.Command, admin gatewayv1.Adm
 
 func newGroupDelete(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "delete GROUP", Short: "Delete a group without members, with its offsets", Args: args("GROUP"),
+		Use: "delete GROUP", Short: "Delete a group without members, with its offsets", Args: args("GROUP"), ValidArgsFunction: a.completeGroup,
 		Example: "  leat group delete g1",
 		RunE: func(cmd *cobra.Command, given []string) error {
 			return a.withAdmin(cmd.Context(), func(ctx context.Context, admin gatewayv1.AdminServiceClient) error {

@@ -37,6 +37,35 @@ func (a *app) line() (draw func(format string, args ...any), clear func()) {
 	return draw, clear
 }
 
+// waiting says on a terminal what is waited for, and for how long so far, until the
+// function that it returns is called.
+func (a *app) waiting(format string, args ...any) (done func()) {
+	if !onTerminal(a.Err) {
+		return func() {}
+	}
+	draw, clear := a.line()
+	what, began := fmt.Sprintf(format, args...), time.Now()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			draw("%s: %d s", what, int(time.Since(began).Seconds()))
+			select {
+			case <-tick.C:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		<-stopped
+		clear()
+	}
+}
+
 func (a *app) produceProgress() (func(produce.Summary), func()) {
 	if !onTerminal(a.Err) {
 		return nil, func() {}

@@ -20,8 +20,8 @@ import (
 type EtcdConfig struct {
 	Name           string
 	Dir            string
-	Listen, Peer   string // host:port for clients and for the other members
-	InitialCluster string // name=http://host:port of all members, with commas between
+	Listen, Peer   string // host:port where clients and the other members are listened to
+	InitialCluster string // name=http://host:port of all members, as they reach each other, with commas between
 	Source         string // IP address to reach the other members from; "" is the system's choice
 	Log            string // a file, or stderr
 	AddrFile       string // gets Listen once the member serves; "" for none
@@ -89,6 +89,13 @@ func (c *EtcdConfig) embedded() (*embed.Config, error) {
 	}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{*client}, []url.URL{*client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{*peer}, []url.URL{*peer}
+	if known, ok := peersOf(c.InitialCluster)[c.Name]; ok {
+		advertised, err := url.Parse(known)
+		if err != nil {
+			return nil, err
+		}
+		cfg.AdvertisePeerUrls = []url.URL{*advertised}
+	}
 	cfg.Logger, cfg.LogLevel, cfg.LogOutputs = "zap", "warn", []string{c.Log}
 	cfg.EnableGRPCGateway = false
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", "1h"
@@ -96,6 +103,16 @@ func (c *EtcdConfig) embedded() (*embed.Config, error) {
 		cfg.TickMs, cfg.ElectionMs = 50, 500 // nobody to lose an election to: start sooner
 	}
 	return cfg, nil
+}
+
+// peersOf is the address of each member by its name.
+func peersOf(initialCluster string) map[string]string {
+	peers := map[string]string{}
+	for entry := range strings.SplitSeq(initialCluster, ",") {
+		name, peer, _ := strings.Cut(entry, "=")
+		peers[name] = peer
+	}
+	return peers
 }
 
 // etcdMember is how etcd keeps a member in its membership bucket.
@@ -116,11 +133,7 @@ func movePeers(dir, initialCluster string) error {
 	if _, err := os.Stat(db); errors.Is(err, os.ErrNotExist) {
 		return nil // it has never run
 	}
-	peers := map[string]string{}
-	for entry := range strings.SplitSeq(initialCluster, ",") {
-		name, peer, _ := strings.Cut(entry, "=")
-		peers[name] = peer
-	}
+	peers := peersOf(initialCluster)
 	b, err := bbolt.Open(db, 0o600, &bbolt.Options{Timeout: 5 * time.Second})
 	if err != nil {
 		return err

@@ -164,39 +164,6 @@ type Groups struct {
 	Groups []Group `json:"groups"`
 }
 
-// Member is a member of a group. InstanceID is null for a dynamic member.
-type Member struct {
-	MemberID    string  `json:"member_id"`
-	InstanceID  *string `json:"instance_id"`
-	ClientID    string  `json:"client_id"`
-	ClientHost  string  `json:"client_host"`
-	MemberEpoch int64   `json:"member_epoch"`
-	Partitions  int32   `json:"partitions"`
-}
-
-// GroupPartition is how far a group has come in a partition. Committed is -1
-// without a commit, end and lag are -1 where unknown; member is null where
-// nobody holds it.
-type GroupPartition struct {
-	Topic     string  `json:"topic"`
-	Partition int32   `json:"partition"`
-	Committed int64   `json:"committed"`
-	End       int64   `json:"end"`
-	Lag       int64   `json:"lag"`
-	Member    *string `json:"member"`
-	Metadata  string  `json:"metadata"`
-}
-
-// GroupDescription is what group describe prints.
-type GroupDescription struct {
-	Group      string           `json:"group"`
-	State      string           `json:"state"`
-	Epoch      int64            `json:"epoch"`
-	Assignor   string           `json:"assignor"`
-	Members    []Member         `json:"members"`
-	Partitions []GroupPartition `json:"partitions"`
-}
-
 // Service is a process of the mesh. Incarnation is hexadecimal text, since
 // JSON numbers do not hold 64 bits everywhere.
 type Service struct {

@@ -17,7 +17,7 @@
 //     disks' room, retention and compaction, and news of replicas for the controller,
 //     which Config.Report carries there.
 //  6. Give the Manager Leaders where it follows, and tell the replica what its leader
-//     says with EpochEnd, Batches, Watermark and LeaderGone. Tell what followers say
+//     says with EpochEnd, Producers, Batches, Watermark and LeaderGone. Tell what followers say
 //     with Hello, FollowerPosition and FollowerGone; ReadLog is what they are sent.
 //     What they are told comes through Follower and Upstream.
 //  7. Call LeaseRenewed after each renewal of the broker's registration.

@@ -1,7 +1,10 @@
 package replica
 
 import (
+	"errors"
+
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/rpc"
 )
@@ -19,7 +22,9 @@ type Leaders interface {
 // with the replica's lock held: they do not block and do not call the replica.
 type Upstream interface {
 	// Hello tells where the log ends, at first and after each truncation.
-	Hello(lastEpoch int32, end int64)
+	// wantsProducers asks for what the leader remembers of producers; they come as
+	// Producers of the replica.
+	Hello(lastEpoch int32, end int64, wantsProducers bool)
 	// Position tells how far the log has come; only the newest counts.
 	Position(FollowerPosition)
 	// Close ends the session.
@@ -37,7 +42,7 @@ func (noLeaders) Open(*Replica, partition.Replica, int64, int32) Upstream { retu
 
 type noUpstream struct{}
 
-func (noUpstream) Hello(int32, int64)        {}
+func (noUpstream) Hello(int32, int64, bool)  {}
 func (noUpstream) Position(FollowerPosition) {}
 func (noUpstream) Close()                    {}
 
@@ -56,7 +61,55 @@ func (r *Replica) openLeader(e *partition.OpenLeader) {
 		r.closeUpstream()
 		r.upstream, r.upSess = r.m.cfg.Leaders.Open(r, e.Leader, e.Sess, e.Epoch), e.Sess
 	}
-	r.upstream.Hello(e.LastEpoch, e.End)
+	r.inherited = nil
+	log := r.log()
+	r.upstream.Hello(e.LastEpoch, e.End, log != nil && log.EndOffset() == e.End && log.WantsProducers())
+}
+
+// Producers takes a part of what the leader remembers of producers. When it has come
+// whole it is made durable, and then the leader hears hello again: only from then on
+// may this copy count.
+func (r *Replica) Producers(sess int64, part []byte, last bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone || sess != r.upSess {
+		return
+	}
+	if len(r.inherited)+len(part) > commitlog.MaxProducerSnapshot {
+		r.inheritFailed(sess, errors.New("the leader sends more than any log remembers"))
+		return
+	}
+	r.inherited = append(r.inherited, part...)
+	log := r.log()
+	if !last || log == nil {
+		return
+	}
+	snapshot := r.inherited
+	r.inherited = nil
+	r.begin(func() {
+		r.ioBegins(&r.appendSince)
+		err := log.InheritProducers(snapshot)
+		r.appendSince.Store(0)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		switch {
+		case errors.Is(err, commitlog.ErrFailed) && !r.overtaken(log, err):
+			r.failed(0, err)
+		case sess != r.upSess:
+		case err != nil || r.log() != log:
+			r.inheritFailed(sess, err)
+		default:
+			r.upstream.Hello(r.core.LastEpoch(), r.core.End(), false)
+		}
+	})
+}
+
+// inheritFailed leaves a session in which the producers could not be taken over; the
+// next one asks again. The caller holds mu.
+func (r *Replica) inheritFailed(sess int64, err error) {
+	r.m.cfg.Logger.Warn("could not take over what the leader remembers of producers; asks again", "replica", r.Name(), "error", err)
+	r.closeUpstream()
+	r.step(partition.LeaderGone{Sess: sess, Now: r.m.now()})
 }
 
 // closeUpstream ends the session with the leader. The caller holds mu.

@@ -105,11 +105,15 @@ func (r *Replica) beginWithin(batches [][][]byte, headers []record.Header) (take
 	if len(headers) == 0 || start != end || headers[0].BaseOffset >= end || headers[0].LastOffset() < end {
 		return 0, nil
 	}
+	producers := log.ProducersBelow(headers[0].BaseOffset)
 	err = r.m.cfg.Store.LowerMarks(r.Key, headers[0].BaseOffset)
 	if err == nil {
 		err = log.ResetTo(headers[0].BaseOffset)
 	}
 	r.m.cfg.Store.MarksLowered(r.Key)
+	if err == nil {
+		err = log.InheritProducers(producers)
+	}
 	if err == nil {
 		taken, err = log.AppendRun(batches[:1])
 	}

@@ -69,15 +69,16 @@ type Replica struct {
 	refused   *rpc.Error // what the log said to the append it refused last
 	gone      bool       // deleted, set aside or replaced
 
-	sessions map[int64]*leaderSession // of followers with this leader
-	upstream Upstream                 // of this follower with its leader; nil: none
-	upSess   int64
-	runs     map[int64]*Run // from the leader, not appended yet
-	runBytes int64
-	lastRef  int64
-	leaderHW int64   // as last told
-	onRecord bool    // the metadata shows this life of the broker as the one that vouched
-	isr      isrSeen // as of the record applied last
+	sessions  map[int64]*leaderSession // of followers with this leader
+	upstream  Upstream                 // of this follower with its leader; nil: none
+	upSess    int64
+	runs      map[int64]*Run // from the leader, not appended yet
+	runBytes  int64
+	lastRef   int64
+	inherited []byte  // of the leader's producers, as far as it has come
+	leaderHW  int64   // as last told
+	onRecord  bool    // the metadata shows this life of the broker as the one that vouched
+	isr       isrSeen // as of the record applied last
 	// undecided is why the last proposal got no answer; nil: it got one, or a record came.
 	undecided error
 

@@ -17,6 +17,9 @@ import (
 type Follower interface {
 	// EpochEnd answers the last Hello.
 	EpochEnd(EpochEnd)
+	// Producers has sent what ProducersBelow gives. The follower makes it durable and
+	// says hello again.
+	Producers(offset int64)
 	// Send has everything from an offset on sent as the log grows. It comes once.
 	Send(from int64)
 	// Grown says that the log has grown.
@@ -53,6 +56,7 @@ type leaderSession struct {
 	f       Follower
 	sending bool
 	parked  *partition.Hello // names a newer leader epoch than is known here yet
+	wants   bool             // the follower's log is empty and lacks what is known of producers
 }
 
 // NextSession gives a session number, above all earlier ones.
@@ -61,7 +65,9 @@ func (m *Manager) NextSession() int64 { return m.lastSession.Add(1) }
 // Hello opens the session of a follower, or repeats itself in it. A hello of a leader
 // epoch that this replica has not heard of waits for the record that brings it: the
 // follower was merely told first.
-func (r *Replica) Hello(f Follower, sess int64, from partition.Replica, leaderEpoch, lastEpoch int32, end int64) {
+// wantsProducers says that the follower's log is empty and should know first what is
+// remembered of producers below it.
+func (r *Replica) Hello(f Follower, sess int64, from partition.Replica, leaderEpoch, lastEpoch int32, end int64, wantsProducers bool) {
 	hello := &partition.Hello{Sess: sess, From: from, LeaderEpoch: leaderEpoch, LastEpoch: lastEpoch, End: end, Now: r.m.now()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,12 +83,32 @@ func (r *Replica) Hello(f Follower, sess int64, from partition.Replica, leaderEp
 		}
 		r.sessions[sess] = s
 	}
+	s.wants = wantsProducers
 	if _, epoch := r.core.Leader(); leaderEpoch > epoch {
 		s.parked = hello
 		return
 	}
 	s.parked = nil
+	r.hear(s, hello)
+}
+
+// hear answers a hello, with the producers if they are wanted first: until the follower
+// has them its log must not count. The caller holds mu.
+func (r *Replica) hear(s *leaderSession, hello *partition.Hello) {
+	if _, epoch := r.core.Leader(); s.wants && hello.LeaderEpoch == epoch && r.core.Leads() {
+		s.f.Producers(hello.End)
+		return
+	}
 	r.step(hello)
+}
+
+// ProducersBelow is what the log remembers of producers by batches below an offset; nil
+// while there is no log.
+func (r *Replica) ProducersBelow(offset int64) []byte {
+	if log := r.log(); log != nil {
+		return log.ProducersBelow(offset)
+	}
+	return nil
 }
 
 // unpark tells the hellos that waited for a record. The caller holds mu.
@@ -92,7 +118,7 @@ func (r *Replica) unpark() {
 		if h := s.parked; h != nil && h.LeaderEpoch <= epoch {
 			s.parked = nil
 			h.Now = r.m.now()
-			r.step(h)
+			r.hear(s, h)
 		}
 	}
 }
@@ -180,7 +206,9 @@ type LogRun struct {
 	Epoch   int32        // leader epoch
 	HW      int64
 	Start   int64 // of the log
-	Trace   *typev1.TraceContext
+	// TombstonesBelow is up to where tombstones had been removed when it was read.
+	TombstonesBelow int64
+	Trace           *typev1.TraceContext
 }
 
 // ReadLog reads for a follower: whole batches up to the end of the log, committed or
@@ -204,7 +232,8 @@ func (r *Replica) ReadLog(from int64, maxBytes int) (LogRun, *rpc.Error) {
 	if err != nil {
 		return LogRun{}, r.copyFailed(log, err)
 	}
-	run.Next = res.NextOffset
+	// After the reading: a cleaning notes this before any of it can be seen.
+	run.Next, run.TombstonesBelow = res.NextOffset, log.TombstonesBelow()
 	if len(res.Data) == 0 {
 		buf.Free()
 		return run, nil

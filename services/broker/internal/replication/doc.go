@@ -17,7 +17,8 @@
 // A follower opens one stream to each life of a broker that leads something it
 // copies. On it, each partition has a session, numbered by the follower. A session
 // begins with a hello (where the follower's log ends) that the leader answers with
-// the end of that epoch in its own log, again and again until both agree. From then
+// the end of that epoch in its own log, again and again until both agree. One whose log
+// is empty above offset 0 is first sent what the leader remembers of producers. From then
 // on the leader sends what its log holds and gets, within the session's window of
 // bytes that the follower has not stored yet, and the follower tells its position
 // whenever more of its log is durable. Partitions that are quiet cost nothing: what

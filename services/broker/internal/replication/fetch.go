@@ -15,18 +15,19 @@ type fetch struct {
 	epoch int32 // leader epoch in which the replica follows
 
 	// Guarded by l.mu.
-	dead   bool
-	queued bool // in l.todo
-	hello  *brokerv1.HelloPartition
-	sent   bool // the leader has heard of the session on the present stream
-	told   bool // pos is to be told
-	pos    replica.FollowerPosition
+	dead    bool
+	queued  bool // in l.todo
+	hello   *brokerv1.HelloPartition
+	sent    bool  // the leader has heard of the session on the present stream
+	askedAt int64 // in ticks, when the last hello was sent; while it is in l.asked
+	told    bool  // pos is to be told
+	pos     replica.FollowerPosition
 }
 
 var _ replica.Upstream = (*fetch)(nil)
 
 // Hello tells the leader where the log ends.
-func (f *fetch) Hello(lastEpoch int32, end int64) {
+func (f *fetch) Hello(lastEpoch int32, end int64, wantsProducers bool) {
 	l := f.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -36,7 +37,7 @@ func (f *fetch) Hello(lastEpoch int32, end int64) {
 	f.told = false
 	f.hello = &brokerv1.HelloPartition{
 		Session: f.wire, TopicId: f.r.Key.Topic.Bytes(), Partition: f.r.Key.Partition, LeaderEpoch: f.epoch,
-		LastEpoch: lastEpoch, EndOffset: end, WindowBytes: l.f.cfg.Window,
+		LastEpoch: lastEpoch, EndOffset: end, WindowBytes: l.f.cfg.Window, WantsProducers: wantsProducers,
 	}
 	l.enqueue(f)
 }
@@ -71,6 +72,7 @@ func (f *fetch) Close() {
 func (l *link) remove(f *fetch) {
 	f.dead = true
 	delete(l.fetches, f.wire)
+	delete(l.asked, f.wire)
 }
 
 // enqueue has the sender look at a fetch. The caller holds l.mu.

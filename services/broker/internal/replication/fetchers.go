@@ -23,6 +23,10 @@ const (
 	unreachableTicks = 10
 	// brokenTicks is the silence after which its stream is given up.
 	brokenTicks = 30
+	// deafTicks is how long a leader may leave a hello unanswered before it counts as
+	// unreachable. It speaks, but has not heard of its leadership: perhaps it reaches
+	// no controller.
+	deafTicks = 20
 )
 
 // FetchersConfig is what Fetchers need.
@@ -133,11 +137,11 @@ func (f *Fetchers) retire(l *link) bool {
 }
 
 // Unreachable are the leaders that are followed and have not been heard of for a
-// second.
+// second, or have left the hello of a leadership unanswered for two.
 func (f *Fetchers) Unreachable() []int32 {
 	var ids []int32
 	for _, l := range f.all() {
-		if l.silence.Load() >= unreachableTicks && l.wanted() {
+		if (l.silence.Load() >= unreachableTicks || l.deaf.Load()) && l.wanted() {
 			ids = append(ids, l.leader.Broker)
 		}
 	}

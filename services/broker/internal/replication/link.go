@@ -37,16 +37,19 @@ type link struct {
 	todo     []*fetch // have a hello or a position to send
 	stops    []int64
 	dead     bool
+	ticks    int64            // of listen so far
+	asked    map[int64]*fetch // by number: their hello has not been answered
 
 	news    chan struct{}
 	heard   atomic.Bool
 	silence atomic.Int32 // ticks without a word
+	deaf    atomic.Bool  // a hello has not been answered for too long
 	broken  chan struct{}
 }
 
 func newLink(f *Fetchers, leader partition.Replica) *link {
 	return &link{
-		f: f, leader: leader, fetches: map[int64]*fetch{},
+		f: f, leader: leader, fetches: map[int64]*fetch{}, asked: map[int64]*fetch{},
 		news: make(chan struct{}, 1), broken: make(chan struct{}, 1),
 	}
 }
@@ -71,6 +74,7 @@ func (l *link) wanted() bool {
 
 // listen counts the silence, and tells of it once.
 func (l *link) listen() {
+	l.countUnanswered()
 	if l.heard.Swap(false) {
 		if l.silence.Swap(0) >= unreachableTicks {
 			l.f.cfg.Logger.Info("hears a leader again", "leader", l.leader.Broker, "incarnation", l.leader.Incarnation)
@@ -83,6 +87,26 @@ func (l *link) listen() {
 	}
 	if silence%brokenTicks == 0 {
 		signal(l.broken)
+	}
+}
+
+// countUnanswered looks whether a hello waits for its answer too long, and tells of
+// it once. A leader answers each, and be it with a refusal, unless it has not heard of
+// the leader epoch that the hello names.
+func (l *link) countUnanswered() {
+	l.mu.Lock()
+	l.ticks++
+	var late *fetch
+	for _, f := range l.asked {
+		if l.ticks-f.askedAt >= deafTicks {
+			late = f
+			break
+		}
+	}
+	l.mu.Unlock()
+	if was := l.deaf.Swap(late != nil); late != nil && !was {
+		l.f.cfg.Logger.Warn("a leader does not answer a hello; it may not have heard that it leads; tells the controller",
+			"leader", l.leader.Broker, "incarnation", l.leader.Incarnation, "replica", late.r.Name(), "leader_epoch", late.epoch, "waited", deafTicks*listenTick)
 	}
 }
 
@@ -249,6 +273,8 @@ func (l *link) requests() []*brokerv1.ReplicateRequest {
 		if f.hello != nil {
 			hellos = append(hellos, f.hello)
 			f.hello, f.sent = nil, true
+			f.askedAt = l.ticks
+			l.asked[f.wire] = f
 		}
 		if f.told {
 			f.told = false
@@ -297,6 +323,8 @@ func (l *link) read(stream brokerv1.ReplicationService_ReplicateClient) error {
 					f.r.Watermark(f.sess, f.epoch, w.GetHighWatermark(), w.GetLogStartOffset())
 				}
 			}
+		case *brokerv1.ReplicateResponse_Producers:
+			l.producers(msg.Producers)
 		case *brokerv1.ReplicateResponse_PartitionError:
 			l.refuse(msg.PartitionError)
 		default:
@@ -327,8 +355,22 @@ func (l *link) batches(b *brokerv1.ReplicateBatches, payload *rpc.Payload) {
 	})
 }
 
+// answered gives the fetch whose hello is answered, nil if it has ended.
+func (l *link) answered(wire int64) *fetch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.asked, wire)
+	return l.fetches[wire]
+}
+
+func (l *link) producers(p *brokerv1.ReplicateProducers) {
+	if f := l.answered(p.GetSession()); f != nil {
+		f.r.Producers(f.sess, p.GetSnapshot(), p.GetLast())
+	}
+}
+
 func (l *link) epochEnd(e *brokerv1.ReplicateEpochEnd) {
-	f := l.find(e.GetSession())
+	f := l.answered(e.GetSession())
 	if f == nil {
 		return
 	}

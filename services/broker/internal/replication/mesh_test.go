@@ -62,6 +62,7 @@ type node struct {
 	addr        string
 	registry    *prometheus.Registry
 	stop        func(clean bool)
+	deafen      func()        // the broker hears no controller any more
 	dead        chan struct{} // closed once it has stopped
 }
 
@@ -124,7 +125,9 @@ func (m *mesh) start(id int32, incarnation uint64, fs vfs.FS) *node {
 	n.server = NewServer(ServerConfig{Broker: self, Logger: logger, Draining: n.grpc.Draining(), Image: n.watcher.Image, Metrics: metrics})
 	brokerv1.RegisterReplicationServiceServer(n.grpc, n.server)
 	var loops sync.WaitGroup
-	loops.Go(func() { n.watcher.Run(ctx) })
+	watching, deafen := context.WithCancel(ctx)
+	n.deafen = deafen
+	loops.Go(func() { n.watcher.Run(watching) })
 	loops.Go(func() { n.grpc.Serve(lis) })
 	loops.Go(func() { n.fetchers.Run(ctx) })
 	loops.Go(func() { n.manager.Run(ctx) })

@@ -111,8 +111,8 @@ func (st *stream) next() (*session, *refusal, time.Time) {
 // batches. Errors are the stream's.
 func (st *stream) serve(sess *session) error {
 	st.mu.Lock()
-	answer, rerr := sess.answer, sess.err
-	sess.answer = nil
+	answer, producers, rerr := sess.answer, sess.producers, sess.err
+	sess.answer, sess.producers = nil, 0
 	if rerr != nil {
 		st.remove(sess)
 	}
@@ -128,7 +128,31 @@ func (st *stream) serve(sess *session) error {
 			return err
 		}
 	}
+	if producers > 0 {
+		if err := st.sendProducers(sess, producers); err != nil {
+			return err
+		}
+	}
 	return st.sendRun(sess)
+}
+
+// sendProducers sends what the leader's log remembers of producers below an offset.
+func (st *stream) sendProducers(sess *session, below int64) error {
+	snapshot := sess.r.ProducersBelow(below)
+	st.mu.Lock()
+	dead := sess.dead || sess.err != nil || len(snapshot) == 0
+	st.mu.Unlock()
+	for !dead && len(snapshot) > 0 {
+		n := min(len(snapshot), maxProducersPart)
+		err := st.gs.Send(&brokerv1.ReplicateResponse{Message: &brokerv1.ReplicateResponse_Producers{
+			Producers: &brokerv1.ReplicateProducers{Session: sess.wire, Snapshot: snapshot[:n], Last: n == len(snapshot)},
+		}})
+		if err != nil {
+			return err
+		}
+		snapshot = snapshot[n:]
+	}
+	return nil
 }
 
 // room is how many bytes of a session may go now; 0: none.
@@ -165,6 +189,13 @@ func (st *stream) sendRun(sess *session) error {
 		st.mu.Unlock()
 		chunk.Payload.Free()
 		return nil
+	}
+	if from < chunk.TombstonesBelow && chunk.TombstonesBelow > sess.tombstones {
+		// The follower may hold records whose deletion it would never hear of.
+		st.mu.Unlock()
+		chunk.Payload.Free()
+		return st.fail(sess, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_OFFSET_OUT_OF_RANGE,
+			"tombstones below offset %d were removed from %s since this session began, which has come to %d: say hello again, and begin anew", chunk.TombstonesBelow, sess.r.Name(), from))
 	}
 	sess.next = chunk.Next
 	sess.sent = append(sess.sent, run{next: chunk.Next, bytes: size})

@@ -28,6 +28,8 @@ const (
 	// maxRun is how much of one partition goes in one message, so that partitions
 	// take turns and a window holds several runs.
 	maxRun = 256 << 10
+	// maxProducersPart is how much of a snapshot of producers goes in one message.
+	maxProducersPart = 1 << 20
 	// maxSessions bounds the sessions of a stream.
 	maxSessions = 100_000
 	// maxMarks bounds one message of watermarks.

@@ -19,9 +19,11 @@ type session struct {
 	// Guarded by st.mu.
 	queued, dead bool
 	answer       *brokerv1.ReplicateEpochEnd // to be sent
+	producers    int64                       // offset below which they are to be sent; 0: they are not
 	err          *rpc.Error                  // the session ends with it
 	sending      bool
 	next         int64 // offset to send next
+	tombstones   int64 // up to where they had been removed when the last hello was answered
 	sent         []run // on the way, the oldest first
 	onTheWay     int64
 	hw, start    int64
@@ -46,8 +48,16 @@ func (s *session) EpochEnd(e replica.EpochEnd) {
 		Session: s.wire, LeaderEpoch: e.LeaderEpoch, LastEpoch: e.LastEpoch, EndOffset: e.End, Agreed: e.Agreed,
 		LogStartOffset: e.LogStart, HighWatermark: e.HW, TombstonesRemovedBelow: e.TombstonesBelow,
 	}
-	s.hw, s.start = e.HW, e.LogStart
+	s.hw, s.start, s.tombstones = e.HW, e.LogStart, e.TombstonesBelow
 	s.toldHW, s.toldStart = e.HW, e.LogStart
+	s.st.enqueue(s)
+}
+
+// Producers has sent what the log remembers of producers below an offset.
+func (s *session) Producers(offset int64) {
+	s.st.mu.Lock()
+	defer s.st.mu.Unlock()
+	s.producers = offset
 	s.st.enqueue(s)
 }
 

@@ -108,7 +108,7 @@ func (st *stream) hello(h *brokerv1.HelloPartition) error {
 	ended := sess.err != nil
 	st.mu.Unlock()
 	if !ended {
-		sess.r.Hello(sess, sess.id, st.follower, h.GetLeaderEpoch(), h.GetLastEpoch(), h.GetEndOffset())
+		sess.r.Hello(sess, sess.id, st.follower, h.GetLeaderEpoch(), h.GetLastEpoch(), h.GetEndOffset(), h.GetWantsProducers())
 	}
 	return nil
 }

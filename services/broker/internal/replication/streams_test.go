@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/libs/topicid"
 	"github.com/leat-io/leat/services/broker/internal/brokertest"
@@ -17,6 +19,7 @@ import (
 type peer struct {
 	t      testing.TB
 	stream brokerv1.ReplicationService_ReplicateClient
+	window int64 // of its sessions; 0: enough for everything
 }
 
 // connect opens a stream to a broker as a follower of some incarnation; change may
@@ -57,7 +60,7 @@ func (m *mesh) connect(to, from int32, incarnation uint64, change func(*brokerv1
 func (p *peer) hello(session int64, id topicid.ID, epoch, lastEpoch int32, end int64) {
 	p.t.Helper()
 	err := p.stream.Send(&brokerv1.ReplicateRequest{Message: &brokerv1.ReplicateRequest_Hello{Hello: &brokerv1.ReplicateHello{Partitions: []*brokerv1.HelloPartition{{
-		Session: session, TopicId: id.Bytes(), LeaderEpoch: epoch, LastEpoch: lastEpoch, EndOffset: end, WindowBytes: 1 << 20,
+		Session: session, TopicId: id.Bytes(), LeaderEpoch: epoch, LastEpoch: lastEpoch, EndOffset: end, WindowBytes: cmp.Or(p.window, 1<<20),
 	}}}}})
 	if err != nil {
 		p.t.Fatal(err)
@@ -210,6 +213,31 @@ func TestOldSessionsMoveNothing(t *testing.T) {
 	if res := <-done; res.Err != nil {
 		t.Errorf("the batch ended with %v", res.Err)
 	}
+}
+
+// A broker that reaches its followers and no controller is elected: it speaks, and
+// never answers their hellos, since it has not heard of its leadership. It is named, so
+// that somebody else can be elected.
+func TestDeafLeaders(t *testing.T) {
+	m := newMesh(t, 3, meshOptions{})
+	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2, 3)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "a")
+	m.awaitSame(id, 0, 1, 1, 2, 3)
+	m.nodes[2].deafen()
+	m.ctl.Elect(id, 0, 2)
+	named := func(by int32, leaders ...int32) func() bool {
+		return func() bool { return slices.Equal(m.nodes[by].fetchers.Unreachable(), leaders) }
+	}
+	brokertest.Await(t, "broker 1 names the leader that has not heard of it", named(1, 2))
+	brokertest.Await(t, "broker 3 names it too", named(3, 2))
+	m.ctl.Elect(id, 0, 3)
+	m.awaitLeads(3, id, 0)
+	brokertest.Await(t, "broker 1 names nobody any more", named(1))
+	if res := m.nodes[3].produce(id, 0, partition.AcksLeader, "b"); res.Err != nil {
+		t.Errorf("the next leader refuses: %v", res.Err)
+	}
+	brokertest.Await(t, "broker 1 copies from it", func() bool { return m.nodes[1].describe(id, 0).GetLogEndOffset() == 2 })
 }
 
 // A leader that says nothing for a second is named; one that is heard again is not.

@@ -119,6 +119,49 @@ func TestWhenAKeyIsGone(t *testing.T) {
 	}
 }
 
+// A broker hears of what happens if it has lately shown what was known when it was
+// asked, or soon after; its lease and its answers alone do not say so.
+func TestWhoHears(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New(Config{})
+		life := cluster.Process{ID: 1, Incarnation: 1}
+		at := target{cluster.KindBroker, life, "h:1"}
+		m.hear(1, sign{})
+		known := int64(100)
+		answer := func(shows int64) {
+			m.alive(at, sign{at: time.Now(), question: question{time.Now(), known}, revision: shows})
+		}
+		if m.Hears(life) {
+			t.Error("it has never answered")
+		}
+		for range 50 { // always a little behind, as the mesh is busy
+			known += 10
+			answer(known - 15)
+			time.Sleep(probeInterval)
+		}
+		if !m.Hears(life) {
+			t.Error("it is never far behind, and counts as deaf")
+		}
+		stuck := known
+		for range int(deafLimit/probeInterval) + 2 {
+			known++
+			answer(stuck)
+			time.Sleep(probeInterval)
+		}
+		if m.Hears(life) {
+			t.Error("it answers, and has shown nothing new for long")
+		}
+		answer(known)
+		if !m.Hears(life) {
+			t.Error("it has caught up")
+		}
+		time.Sleep(deafLimit)
+		if m.Hears(life) || m.Hears(cluster.Process{ID: 1, Incarnation: 2}) {
+			t.Error("it has said nothing for long")
+		}
+	})
+}
+
 // A new leader gives everybody the time of a probe.
 func TestNewLeaderGivesTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -58,6 +58,10 @@ type watched struct {
 	nudge   chan struct{}    // holds one token while a question should be put at once
 	verdict registry.Verdict // Refused or Replaced once it is proved dead
 	sign    sign             // the newest
+	// goal is a question whose revision the broker has not shown yet, and heard when
+	// the last one was put whose revision it has shown since.
+	goal  question
+	heard time.Time
 }
 
 // sign is a broker's sign of life that counts: under its incarnation, with good
@@ -209,6 +213,34 @@ func (m *Monitor) dead(t target, v registry.Verdict) {
 	m.poke()
 }
 
+// hear takes note of how far the broker has come with the metadata.
+func (w *watched) hear() {
+	if w.goal.at.IsZero() {
+		w.goal = w.sign.question
+	}
+	for w.sign.revision >= w.goal.revision {
+		w.heard = w.goal.at
+		if !w.goal.at.Before(w.sign.question.at) {
+			return
+		}
+		w.goal = w.sign.question
+	}
+}
+
+// Hears tells whether a broker keeps up with the metadata: it has shown lately what was
+// known a moment before. One that reaches no controller does not, whatever its lease
+// says; elected, it would not hear of it.
+func (m *Monitor) Hears(life cluster.Process) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for t, w := range m.targets {
+		if t.kind == cluster.KindBroker && t.process == life && !w.verdict.Dead() && time.Since(w.heard) < deafLimit {
+			return true
+		}
+	}
+	return false
+}
+
 // alive records a sign of life that counts.
 func (m *Monitor) alive(t target, s sign) {
 	m.mu.Lock()
@@ -221,6 +253,7 @@ func (m *Monitor) alive(t target, s sign) {
 			s.question = w.sign.question
 		}
 		w.sign = s
+		w.hear()
 	}
 	close(m.answers)
 	m.answers = make(chan struct{})

@@ -13,6 +13,10 @@ import (
 const (
 	// freshness is how old a sign of life may be to count.
 	freshness = 1200 * time.Millisecond
+	// deafLimit is how old the metadata may be that a broker shows, to be preferred as
+	// a leader. Standbys ask once a second, and heartbeats bring the newest revision
+	// every half.
+	deafLimit = 3 * time.Second
 	// absenceLimit is how long a broker whose key has gone has to give a sign of
 	// life that is newer than that.
 	absenceLimit = time.Second

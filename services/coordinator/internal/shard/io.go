@@ -47,6 +47,14 @@ func (s *Shard) result(ctx context.Context, r result) {
 		s.logger.Warn("the outcome of an append is unknown; the shard is fenced and loaded again", "attempt", r.attempt, "error", r.err)
 	}
 	s.trouble(r.err)
+	switch e := r.event.(type) {
+	case group.Committed:
+		s.answered()
+	case group.FenceResult:
+		if e.OK {
+			s.answered()
+		}
+	}
 	for _, kv := range r.kvs {
 		s.step(ctx, group.Replayed{KV: kv})
 	}
@@ -86,6 +94,7 @@ func (s *Shard) trouble(err error) {
 func (s *Shard) startFence(ctx context.Context, e group.Fence) {
 	fence := offsets.Fence{ShardEpoch: e.Epoch, Attempt: e.Attempt}
 	s.fence = fence
+	s.asked()
 	s.work.Go(func() {
 		r := result{attempt: e.Attempt, used: 1}
 		batches, err := offsets.Batches([]group.KV{offsets.Barrier()}, s.cfg.MaxBatchBytes, time.Now().UnixMilli())
@@ -116,6 +125,7 @@ func (s *Shard) append(ctx context.Context, fence offsets.Fence, batch []byte) (
 // startAppend appends what the core wants, in as many batches as it takes.
 func (s *Shard) startAppend(ctx context.Context, op group.Op, kvs []group.KV) {
 	fence := s.fence
+	s.asked()
 	s.work.Go(func() {
 		began := time.Now()
 		r := result{attempt: fence.Attempt, event: group.Committed{Op: op}}

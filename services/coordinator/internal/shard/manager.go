@@ -233,6 +233,32 @@ func (m *Manager) Shards() []*Shard {
 	return all
 }
 
+// Silence tells since when the logs of the shards served here have answered nothing
+// although at least one was asked the whole time, and lists the shards that wait for
+// theirs. No shard waits: the time is zero.
+func (m *Manager) Silence() (since time.Time, waiting []int32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var worked time.Time
+	for _, n := range slices.Sorted(maps.Keys(m.shards)) {
+		asked, answered := m.shards[n].patience()
+		if answered.After(worked) {
+			worked = answered
+		}
+		if asked.IsZero() {
+			continue
+		}
+		waiting = append(waiting, n)
+		if since.IsZero() || asked.Before(since) {
+			since = asked
+		}
+	}
+	if len(waiting) > 0 && worked.After(since) {
+		since = worked
+	}
+	return since, waiting
+}
+
 // ensureLoop has the internal topic created when somebody needs it.
 func (m *Manager) ensureLoop(ctx context.Context) {
 	for {

@@ -110,6 +110,8 @@ type Shard struct {
 	closed  bool
 	topics  *group.Topics // newer than the core's; nil: none
 	refused *rpc.Error    // why the shard cannot be served at all; nil: it can
+	waiting time.Time     // since when the log has been asked for something in vain; zero: it is not
+	worked  time.Time     // when an append or fence last committed
 
 	// What follows belongs to the loop.
 	state    *group.State
@@ -239,6 +241,30 @@ func (s *Shard) setTopics(t group.Topics) {
 	s.wakeLoop()
 }
 
+// asked notes that the log is asked for an append.
+func (s *Shard) asked() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting.IsZero() {
+		s.waiting = time.Now()
+	}
+}
+
+// answered notes that an append or a fence has committed.
+func (s *Shard) answered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting, s.worked = time.Time{}, time.Now()
+}
+
+// patience tells since when the log has been asked in vain, zero if it is not being
+// asked, and when it last worked.
+func (s *Shard) patience() (waiting, worked time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting, s.worked
+}
+
 func (s *Shard) wakeLoop() {
 	select {
 	case s.notify <- struct{}{}:
@@ -362,8 +388,10 @@ func (s *Shard) now() group.Now {
 	return group.Now{Mono: now.Sub(s.began) + 1, WallMs: failpoint.Now().UnixMilli()}
 }
 
-// step gives the core an event and runs the effects.
+// step gives the core an event and runs the effects, all of them before the next
+// event: those of a later one must not be overtaken by the rest of these.
 func (s *Shard) step(ctx context.Context, ev group.Event) {
+	var gone []group.Gone
 	for _, e := range s.state.Step(s.now(), ev) {
 		switch e := e.(type) {
 		case group.Fence:
@@ -377,7 +405,9 @@ func (s *Shard) step(ctx context.Context, ev group.Event) {
 		case group.ResolveStart:
 			s.startResolve(ctx, e)
 		case group.Reply:
-			s.reply(ctx, e)
+			if opened := s.reply(e); opened != nil {
+				gone = append(gone, *opened)
+			}
 		case group.Send:
 			s.send(e)
 		case group.WakeAt:
@@ -390,20 +420,25 @@ func (s *Shard) step(ctx context.Context, ev group.Event) {
 		}
 	}
 	s.serving.Store(s.state.Serving())
+	for _, e := range gone {
+		s.step(ctx, e)
+	}
 }
 
-// reply answers a request, binding or unbinding the member first.
-func (s *Shard) reply(ctx context.Context, e group.Reply) {
+// reply answers a request, binding or unbinding the member first. It returns a
+// member that was opened for a peer which has ended.
+func (s *Shard) reply(e group.Reply) (gone *group.Gone) {
 	r, ok := s.requests[e.Req]
 	if !ok {
-		return
+		return nil
 	}
 	delete(s.requests, e.Req)
-	gone := false
 	switch result := e.Result.(type) {
 	case group.Opened:
 		l := link{r.Group, r.Member, result.Attach}
-		if gone = r.Peer == nil || r.Peer.Ended(); !gone {
+		if r.Peer == nil || r.Peer.Ended() {
+			gone = &group.Gone{Group: r.Group, Member: r.Member, Attach: result.Attach}
+		} else {
 			s.links[l] = r.Peer
 		}
 		r.Attach = result.Attach
@@ -411,9 +446,7 @@ func (s *Shard) reply(ctx context.Context, e group.Reply) {
 		delete(s.links, link{r.Group, r.Member, r.Attach})
 	}
 	s.answer(r, e)
-	if gone {
-		s.step(ctx, group.Gone{Group: r.Group, Member: r.Member, Attach: r.Attach})
-	}
+	return gone
 }
 
 func (s *Shard) answer(r Request, e group.Reply) {

@@ -364,7 +364,8 @@ type HealthAnswer struct {
 	Position *MetadataPosition `protobuf:"bytes,3,opt,name=position,proto3" json:"position,omitempty"`
 	// False if a disk has not finished an I/O for longer than the watchdog allows.
 	DisksOk bool `protobuf:"varint,4,opt,name=disks_ok,json=disksOk,proto3" json:"disks_ok,omitempty"`
-	// Leaders that this broker, as a follower, has not reached for a second.
+	// Leaders that this broker, as a follower, has not reached for a second, or that
+	// have left the hello of a leadership unanswered for two.
 	UnreachableLeaders []int32 `protobuf:"varint,5,rep,packed,name=unreachable_leaders,json=unreachableLeaders,proto3" json:"unreachable_leaders,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache

@@ -287,9 +287,13 @@ type HelloPartition struct {
 	// Offset after its last record.
 	EndOffset int64 `protobuf:"varint,6,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
 	// Bytes that the leader may have on the way unanswered.
-	WindowBytes   int64 `protobuf:"varint,7,opt,name=window_bytes,json=windowBytes,proto3" json:"window_bytes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	WindowBytes int64 `protobuf:"varint,7,opt,name=window_bytes,json=windowBytes,proto3" json:"window_bytes,omitempty"`
+	// The follower's log is empty and begins above 0: before the leader answers, it
+	// sends what it remembers of producers below end_offset. The follower makes that
+	// durable and says hello again in the same session, without this.
+	WantsProducers bool `protobuf:"varint,8,opt,name=wants_producers,json=wantsProducers,proto3" json:"wants_producers,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *HelloPartition) Reset() {
@@ -369,6 +373,13 @@ func (x *HelloPartition) GetWindowBytes() int64 {
 		return x.WindowBytes
 	}
 	return 0
+}
+
+func (x *HelloPartition) GetWantsProducers() bool {
+	if x != nil {
+		return x.WantsProducers
+	}
+	return false
 }
 
 // ReplicatePositions tells how far a follower has come.
@@ -575,6 +586,7 @@ type ReplicateResponse struct {
 	//	*ReplicateResponse_Batches
 	//	*ReplicateResponse_Watermarks
 	//	*ReplicateResponse_PartitionError
+	//	*ReplicateResponse_Producers
 	Message isReplicateResponse_Message `protobuf_oneof:"message"`
 	// The encoded record batches of ReplicateBatches, else empty.
 	Records       []byte `protobuf:"bytes,15,opt,name=records,proto3" json:"records,omitempty"`
@@ -664,6 +676,15 @@ func (x *ReplicateResponse) GetPartitionError() *ReplicateError {
 	return nil
 }
 
+func (x *ReplicateResponse) GetProducers() *ReplicateProducers {
+	if x != nil {
+		if x, ok := x.Message.(*ReplicateResponse_Producers); ok {
+			return x.Producers
+		}
+	}
+	return nil
+}
+
 func (x *ReplicateResponse) GetRecords() []byte {
 	if x != nil {
 		return x.Records
@@ -700,6 +721,11 @@ type ReplicateResponse_PartitionError struct {
 	PartitionError *ReplicateError `protobuf:"bytes,5,opt,name=partition_error,json=partitionError,proto3,oneof"`
 }
 
+type ReplicateResponse_Producers struct {
+	// Answers a hello that wants producers.
+	Producers *ReplicateProducers `protobuf:"bytes,6,opt,name=producers,proto3,oneof"`
+}
+
 func (*ReplicateResponse_Initial) isReplicateResponse_Message() {}
 
 func (*ReplicateResponse_EpochEnd) isReplicateResponse_Message() {}
@@ -709,6 +735,8 @@ func (*ReplicateResponse_Batches) isReplicateResponse_Message() {}
 func (*ReplicateResponse_Watermarks) isReplicateResponse_Message() {}
 
 func (*ReplicateResponse_PartitionError) isReplicateResponse_Message() {}
+
+func (*ReplicateResponse_Producers) isReplicateResponse_Message() {}
 
 // ReplicateInitialResponse opens the stream from the leader's side.
 type ReplicateInitialResponse struct {
@@ -877,6 +905,71 @@ func (x *ReplicateEpochEnd) GetTombstonesRemovedBelow() int64 {
 	return 0
 }
 
+// ReplicateProducers is a part of what the leader remembers of producers whose
+// batches are not in its log any more.
+type ReplicateProducers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The session.
+	Session int64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// The next bytes of a producer snapshot, as it lies in a replica's folder.
+	Snapshot []byte `protobuf:"bytes,2,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// True in the last part.
+	Last          bool `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicateProducers) Reset() {
+	*x = ReplicateProducers{}
+	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicateProducers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicateProducers) ProtoMessage() {}
+
+func (x *ReplicateProducers) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicateProducers.ProtoReflect.Descriptor instead.
+func (*ReplicateProducers) Descriptor() ([]byte, []int) {
+	return file_leat_broker_v1_replication_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ReplicateProducers) GetSession() int64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *ReplicateProducers) GetSnapshot() []byte {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+func (x *ReplicateProducers) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
 // ReplicateBatches heads a run of record batches.
 type ReplicateBatches struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -900,7 +993,7 @@ type ReplicateBatches struct {
 
 func (x *ReplicateBatches) Reset() {
 	*x = ReplicateBatches{}
-	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[10]
+	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1005,7 @@ func (x *ReplicateBatches) String() string {
 func (*ReplicateBatches) ProtoMessage() {}
 
 func (x *ReplicateBatches) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[10]
+	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1018,7 @@ func (x *ReplicateBatches) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateBatches.ProtoReflect.Descriptor instead.
 func (*ReplicateBatches) Descriptor() ([]byte, []int) {
-	return file_leat_broker_v1_replication_service_proto_rawDescGZIP(), []int{10}
+	return file_leat_broker_v1_replication_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReplicateBatches) GetSession() int64 {
@@ -988,7 +1081,7 @@ type ReplicateWatermarks struct {
 
 func (x *ReplicateWatermarks) Reset() {
 	*x = ReplicateWatermarks{}
-	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[11]
+	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1000,7 +1093,7 @@ func (x *ReplicateWatermarks) String() string {
 func (*ReplicateWatermarks) ProtoMessage() {}
 
 func (x *ReplicateWatermarks) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[11]
+	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1013,7 +1106,7 @@ func (x *ReplicateWatermarks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateWatermarks.ProtoReflect.Descriptor instead.
 func (*ReplicateWatermarks) Descriptor() ([]byte, []int) {
-	return file_leat_broker_v1_replication_service_proto_rawDescGZIP(), []int{11}
+	return file_leat_broker_v1_replication_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReplicateWatermarks) GetWatermarks() []*ReplicateWatermark {
@@ -1038,7 +1131,7 @@ type ReplicateWatermark struct {
 
 func (x *ReplicateWatermark) Reset() {
 	*x = ReplicateWatermark{}
-	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[12]
+	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1143,7 @@ func (x *ReplicateWatermark) String() string {
 func (*ReplicateWatermark) ProtoMessage() {}
 
 func (x *ReplicateWatermark) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[12]
+	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1156,7 @@ func (x *ReplicateWatermark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateWatermark.ProtoReflect.Descriptor instead.
 func (*ReplicateWatermark) Descriptor() ([]byte, []int) {
-	return file_leat_broker_v1_replication_service_proto_rawDescGZIP(), []int{12}
+	return file_leat_broker_v1_replication_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReplicateWatermark) GetSession() int64 {
@@ -1100,7 +1193,7 @@ type ReplicateError struct {
 
 func (x *ReplicateError) Reset() {
 	*x = ReplicateError{}
-	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[13]
+	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1205,7 @@ func (x *ReplicateError) String() string {
 func (*ReplicateError) ProtoMessage() {}
 
 func (x *ReplicateError) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[13]
+	mi := &file_leat_broker_v1_replication_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1218,7 @@ func (x *ReplicateError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateError.ProtoReflect.Descriptor instead.
 func (*ReplicateError) Descriptor() ([]byte, []int) {
-	return file_leat_broker_v1_replication_service_proto_rawDescGZIP(), []int{13}
+	return file_leat_broker_v1_replication_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReplicateError) GetSession() int64 {
@@ -1165,7 +1258,7 @@ const file_leat_broker_v1_replication_service_proto_rawDesc = "" +
 	"\x0eReplicateHello\x12>\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2\x1e.leat.broker.v1.HelloPartitionR\n" +
-	"partitions\"\xe7\x01\n" +
+	"partitions\"\x90\x02\n" +
 	"\x0eHelloPartition\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x03R\asession\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\fR\atopicId\x12\x1c\n" +
@@ -1175,7 +1268,8 @@ const file_leat_broker_v1_replication_service_proto_rawDesc = "" +
 	"last_epoch\x18\x05 \x01(\x05R\tlastEpoch\x12\x1d\n" +
 	"\n" +
 	"end_offset\x18\x06 \x01(\x03R\tendOffset\x12!\n" +
-	"\fwindow_bytes\x18\a \x01(\x03R\vwindowBytes\"S\n" +
+	"\fwindow_bytes\x18\a \x01(\x03R\vwindowBytes\x12'\n" +
+	"\x0fwants_producers\x18\b \x01(\bR\x0ewantsProducers\"S\n" +
 	"\x12ReplicatePositions\x12=\n" +
 	"\tpositions\x18\x01 \x03(\v2\x1f.leat.broker.v1.ReplicaPositionR\tpositions\"\x8d\x02\n" +
 	"\x0fReplicaPosition\x12\x18\n" +
@@ -1189,7 +1283,7 @@ const file_leat_broker_v1_replication_service_proto_rawDesc = "" +
 	"\x12durable_end_offset\x18\x06 \x01(\x03R\x10durableEndOffset\x12(\n" +
 	"\x10log_start_offset\x18\a \x01(\x03R\x0elogStartOffset\"+\n" +
 	"\rReplicateStop\x12\x1a\n" +
-	"\bsessions\x18\x01 \x03(\x03R\bsessions\"\x90\x03\n" +
+	"\bsessions\x18\x01 \x03(\x03R\bsessions\"\xd4\x03\n" +
 	"\x11ReplicateResponse\x12D\n" +
 	"\ainitial\x18\x01 \x01(\v2(.leat.broker.v1.ReplicateInitialResponseH\x00R\ainitial\x12@\n" +
 	"\tepoch_end\x18\x02 \x01(\v2!.leat.broker.v1.ReplicateEpochEndH\x00R\bepochEnd\x12<\n" +
@@ -1197,7 +1291,8 @@ const file_leat_broker_v1_replication_service_proto_rawDesc = "" +
 	"\n" +
 	"watermarks\x18\x04 \x01(\v2#.leat.broker.v1.ReplicateWatermarksH\x00R\n" +
 	"watermarks\x12I\n" +
-	"\x0fpartition_error\x18\x05 \x01(\v2\x1e.leat.broker.v1.ReplicateErrorH\x00R\x0epartitionError\x12\x18\n" +
+	"\x0fpartition_error\x18\x05 \x01(\v2\x1e.leat.broker.v1.ReplicateErrorH\x00R\x0epartitionError\x12B\n" +
+	"\tproducers\x18\x06 \x01(\v2\".leat.broker.v1.ReplicateProducersH\x00R\tproducers\x12\x18\n" +
 	"\arecords\x18\x0f \x01(\fR\arecordsB\t\n" +
 	"\amessage\"\x80\x01\n" +
 	"\x18ReplicateInitialResponse\x125\n" +
@@ -1213,7 +1308,11 @@ const file_leat_broker_v1_replication_service_proto_rawDesc = "" +
 	"\x06agreed\x18\x05 \x01(\bR\x06agreed\x12(\n" +
 	"\x10log_start_offset\x18\x06 \x01(\x03R\x0elogStartOffset\x12%\n" +
 	"\x0ehigh_watermark\x18\a \x01(\x03R\rhighWatermark\x128\n" +
-	"\x18tombstones_removed_below\x18\b \x01(\x03R\x16tombstonesRemovedBelow\"\x94\x02\n" +
+	"\x18tombstones_removed_below\x18\b \x01(\x03R\x16tombstonesRemovedBelow\"^\n" +
+	"\x12ReplicateProducers\x12\x18\n" +
+	"\asession\x18\x01 \x01(\x03R\asession\x12\x1a\n" +
+	"\bsnapshot\x18\x02 \x01(\fR\bsnapshot\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\bR\x04last\"\x94\x02\n" +
 	"\x10ReplicateBatches\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x03R\asession\x12!\n" +
 	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x1f\n" +
@@ -1251,7 +1350,7 @@ func file_leat_broker_v1_replication_service_proto_rawDescGZIP() []byte {
 	return file_leat_broker_v1_replication_service_proto_rawDescData
 }
 
-var file_leat_broker_v1_replication_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_leat_broker_v1_replication_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_leat_broker_v1_replication_service_proto_goTypes = []any{
 	(*ReplicateRequest)(nil),         // 0: leat.broker.v1.ReplicateRequest
 	(*ReplicateInitial)(nil),         // 1: leat.broker.v1.ReplicateInitial
@@ -1263,42 +1362,44 @@ var file_leat_broker_v1_replication_service_proto_goTypes = []any{
 	(*ReplicateResponse)(nil),        // 7: leat.broker.v1.ReplicateResponse
 	(*ReplicateInitialResponse)(nil), // 8: leat.broker.v1.ReplicateInitialResponse
 	(*ReplicateEpochEnd)(nil),        // 9: leat.broker.v1.ReplicateEpochEnd
-	(*ReplicateBatches)(nil),         // 10: leat.broker.v1.ReplicateBatches
-	(*ReplicateWatermarks)(nil),      // 11: leat.broker.v1.ReplicateWatermarks
-	(*ReplicateWatermark)(nil),       // 12: leat.broker.v1.ReplicateWatermark
-	(*ReplicateError)(nil),           // 13: leat.broker.v1.ReplicateError
-	(*v1.Handshake)(nil),             // 14: leat.type.v1.Handshake
-	(*v1.Process)(nil),               // 15: leat.type.v1.Process
-	(*v1.TraceContext)(nil),          // 16: leat.type.v1.TraceContext
-	(*v1.Error)(nil),                 // 17: leat.type.v1.Error
+	(*ReplicateProducers)(nil),       // 10: leat.broker.v1.ReplicateProducers
+	(*ReplicateBatches)(nil),         // 11: leat.broker.v1.ReplicateBatches
+	(*ReplicateWatermarks)(nil),      // 12: leat.broker.v1.ReplicateWatermarks
+	(*ReplicateWatermark)(nil),       // 13: leat.broker.v1.ReplicateWatermark
+	(*ReplicateError)(nil),           // 14: leat.broker.v1.ReplicateError
+	(*v1.Handshake)(nil),             // 15: leat.type.v1.Handshake
+	(*v1.Process)(nil),               // 16: leat.type.v1.Process
+	(*v1.TraceContext)(nil),          // 17: leat.type.v1.TraceContext
+	(*v1.Error)(nil),                 // 18: leat.type.v1.Error
 }
 var file_leat_broker_v1_replication_service_proto_depIdxs = []int32{
 	1,  // 0: leat.broker.v1.ReplicateRequest.initial:type_name -> leat.broker.v1.ReplicateInitial
 	2,  // 1: leat.broker.v1.ReplicateRequest.hello:type_name -> leat.broker.v1.ReplicateHello
 	4,  // 2: leat.broker.v1.ReplicateRequest.positions:type_name -> leat.broker.v1.ReplicatePositions
 	6,  // 3: leat.broker.v1.ReplicateRequest.stop:type_name -> leat.broker.v1.ReplicateStop
-	14, // 4: leat.broker.v1.ReplicateInitial.handshake:type_name -> leat.type.v1.Handshake
-	15, // 5: leat.broker.v1.ReplicateInitial.follower:type_name -> leat.type.v1.Process
-	15, // 6: leat.broker.v1.ReplicateInitial.leader:type_name -> leat.type.v1.Process
+	15, // 4: leat.broker.v1.ReplicateInitial.handshake:type_name -> leat.type.v1.Handshake
+	16, // 5: leat.broker.v1.ReplicateInitial.follower:type_name -> leat.type.v1.Process
+	16, // 6: leat.broker.v1.ReplicateInitial.leader:type_name -> leat.type.v1.Process
 	3,  // 7: leat.broker.v1.ReplicateHello.partitions:type_name -> leat.broker.v1.HelloPartition
 	5,  // 8: leat.broker.v1.ReplicatePositions.positions:type_name -> leat.broker.v1.ReplicaPosition
 	8,  // 9: leat.broker.v1.ReplicateResponse.initial:type_name -> leat.broker.v1.ReplicateInitialResponse
 	9,  // 10: leat.broker.v1.ReplicateResponse.epoch_end:type_name -> leat.broker.v1.ReplicateEpochEnd
-	10, // 11: leat.broker.v1.ReplicateResponse.batches:type_name -> leat.broker.v1.ReplicateBatches
-	11, // 12: leat.broker.v1.ReplicateResponse.watermarks:type_name -> leat.broker.v1.ReplicateWatermarks
-	13, // 13: leat.broker.v1.ReplicateResponse.partition_error:type_name -> leat.broker.v1.ReplicateError
-	14, // 14: leat.broker.v1.ReplicateInitialResponse.handshake:type_name -> leat.type.v1.Handshake
-	15, // 15: leat.broker.v1.ReplicateInitialResponse.leader:type_name -> leat.type.v1.Process
-	16, // 16: leat.broker.v1.ReplicateBatches.trace:type_name -> leat.type.v1.TraceContext
-	12, // 17: leat.broker.v1.ReplicateWatermarks.watermarks:type_name -> leat.broker.v1.ReplicateWatermark
-	17, // 18: leat.broker.v1.ReplicateError.error:type_name -> leat.type.v1.Error
-	0,  // 19: leat.broker.v1.ReplicationService.Replicate:input_type -> leat.broker.v1.ReplicateRequest
-	7,  // 20: leat.broker.v1.ReplicationService.Replicate:output_type -> leat.broker.v1.ReplicateResponse
-	20, // [20:21] is the sub-list for method output_type
-	19, // [19:20] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	11, // 11: leat.broker.v1.ReplicateResponse.batches:type_name -> leat.broker.v1.ReplicateBatches
+	12, // 12: leat.broker.v1.ReplicateResponse.watermarks:type_name -> leat.broker.v1.ReplicateWatermarks
+	14, // 13: leat.broker.v1.ReplicateResponse.partition_error:type_name -> leat.broker.v1.ReplicateError
+	10, // 14: leat.broker.v1.ReplicateResponse.producers:type_name -> leat.broker.v1.ReplicateProducers
+	15, // 15: leat.broker.v1.ReplicateInitialResponse.handshake:type_name -> leat.type.v1.Handshake
+	16, // 16: leat.broker.v1.ReplicateInitialResponse.leader:type_name -> leat.type.v1.Process
+	17, // 17: leat.broker.v1.ReplicateBatches.trace:type_name -> leat.type.v1.TraceContext
+	13, // 18: leat.broker.v1.ReplicateWatermarks.watermarks:type_name -> leat.broker.v1.ReplicateWatermark
+	18, // 19: leat.broker.v1.ReplicateError.error:type_name -> leat.type.v1.Error
+	0,  // 20: leat.broker.v1.ReplicationService.Replicate:input_type -> leat.broker.v1.ReplicateRequest
+	7,  // 21: leat.broker.v1.ReplicationService.Replicate:output_type -> leat.broker.v1.ReplicateResponse
+	21, // [21:22] is the sub-list for method output_type
+	20, // [20:21] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_leat_broker_v1_replication_service_proto_init() }
@@ -1318,6 +1419,7 @@ func file_leat_broker_v1_replication_service_proto_init() {
 		(*ReplicateResponse_Batches)(nil),
 		(*ReplicateResponse_Watermarks)(nil),
 		(*ReplicateResponse_PartitionError)(nil),
+		(*ReplicateResponse_Producers)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1325,7 +1427,7 @@ func file_leat_broker_v1_replication_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_broker_v1_replication_service_proto_rawDesc), len(file_leat_broker_v1_replication_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
