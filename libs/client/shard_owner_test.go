@@ -1,0 +1,118 @@
+package client
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+)
+
+// offsetsTopic is the topic of the shards.
+func (m *fakeMesh) offsetsTopic() *fakeTopic {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range m.topics {
+		if t.name == OffsetsTopic {
+			return t
+		}
+	}
+	m.t.Fatal("there are no shards")
+	return nil
+}
+
+// attachedWithin waits for a member's attach number.
+func attachedWithin(t *testing.T, m *Member, attach int64, limit time.Duration) {
+	t.Helper()
+	began := time.Now()
+	for m.Attach() != attach {
+		if time.Since(began) > limit {
+			t.Fatalf("attach %d after %v, want %d", m.Attach(), limit, attach)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// A member follows its shard when the metadata names a new owner, without a word of
+// the old one.
+func TestMemberFollowsItsShardAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		mesh := newFakeMesh(t, 1)
+		mesh.topic("t", 2, 1<<20)
+		mesh.startCoordinator(1)
+		mesh.startCoordinator(2)
+		mesh.shards(1)
+		c := mesh.client(Config{})
+		m := join(t, c, MemberConfig{Group: "g", MemberID: "a", Topics: []string{"t"}})
+		a := nextAssignment(t, m)
+		m.Ack(a.MemberEpoch, ownedOf(a))
+		synctest.Wait()
+		mesh.mu.Lock()
+		mesh.coords[1].deaf = true // it is paused, and its connection stands
+		mesh.mu.Unlock()
+		mesh.own(mesh.offsetsTopic(), 2)
+		c.refreshSoon() // what a stream of metadata brings by itself
+		attachedWithin(t, m, 2, 300*time.Millisecond)
+		// News that changes nothing moves nobody.
+		for range 5 {
+			mesh.update(func() {})
+			c.refreshSoon()
+			<-time.After(time.Second)
+		}
+		if m.Attach() != 2 {
+			t.Errorf("attach %d after news of nothing", m.Attach())
+		}
+	})
+}
+
+// After the death of a coordinator its members are at the next one as soon as there
+// is one.
+func TestMemberFindsTheNextOwnerAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		mesh := newFakeMesh(t, 1)
+		mesh.topic("t", 2, 1<<20)
+		mesh.startCoordinator(1)
+		mesh.startCoordinator(2)
+		mesh.shards(1)
+		m := join(t, mesh.client(Config{}), MemberConfig{Group: "g", MemberID: "a", Topics: []string{"t"}})
+		a := nextAssignment(t, m)
+		m.Ack(a.MemberEpoch, ownedOf(a))
+		synctest.Wait()
+		for round := range int64(6) {
+			dies, next := int32(round%2)+1, int32(2-round%2)
+			mesh.killCoordinator(dies)
+			<-time.After(3 * time.Second) // its waits are long by now
+			mesh.own(mesh.offsetsTopic(), next)
+			attachedWithin(t, m, 2+round, 300*time.Millisecond)
+			mesh.startCoordinator(dies)
+		}
+	})
+}
+
+// A hint may be ahead of the metadata, which must not lead back.
+func TestOldMetadataDoesNotMoveAMember(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		mesh := newFakeMesh(t, 1)
+		mesh.topic("t", 2, 1<<20)
+		mesh.startCoordinator(1)
+		mesh.startCoordinator(2)
+		mesh.shards(1)
+		c := mesh.client(Config{})
+		if _, err := c.Metadata().Topic(soon(t), OffsetsTopic); err != nil {
+			t.Fatal(err)
+		}
+		shard := c.shardOf(soon(t), "g")
+		_, epoch := c.shardOwner(shard)
+		ahead := c.seatOf(soon(t), "g", "coordinator-2:1", &typev1.LeaderHint{Address: "coordinator-2:1", Epoch: epoch + 1})
+		if c.moved(ahead) {
+			t.Error("the metadata is older than the hint, and is followed")
+		}
+		old := c.seatOf(soon(t), "g", "coordinator-2:1", &typev1.LeaderHint{Address: "coordinator-2:1", Epoch: epoch - 1})
+		if !c.moved(old) {
+			t.Error("the metadata is newer than the hint, and is not followed")
+		}
+		if same := c.seatOf(soon(t), "g", "coordinator-1:1", nil); c.moved(same) || same.epoch != epoch {
+			t.Errorf("%+v", same)
+		}
+	})
+}
