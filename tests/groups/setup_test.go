@@ -1,0 +1,207 @@
+package groups
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
+	"github.com/leat-io/leat/libs/client"
+	"github.com/leat-io/leat/tests/internal/rig"
+)
+
+var (
+	full = flag.Bool("full", false, "run at full length and with all members, which takes long")
+	seed = flag.Uint64("seed", 1, "the seed of random choices; 0 takes a fresh one")
+)
+
+// TestMain lets more tests run beside each other than there are processors, since
+// most of their time is waiting. With workerEnv set the process is a member.
+func TestMain(m *testing.M) {
+	if text := os.Getenv(workerEnv); text != "" {
+		os.Exit(work(text))
+	}
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		if err := flag.Set("test.parallel", "4"); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// count is how often something is repeated, or how much of it there is.
+func count(short, long int) int {
+	if *full {
+		return long
+	}
+	return short
+}
+
+// span is how long something takes.
+func span(short, long time.Duration) time.Duration {
+	if *full {
+		return long
+	}
+	return short
+}
+
+// random returns the choices of this run, which is told how to repeat.
+func random(t *testing.T) *rand.Rand {
+	t.Helper()
+	s := *seed
+	if s == 0 {
+		s = rand.Uint64N(1_000_000) + 1
+	}
+	t.Logf("-seed %d", s)
+	return rand.New(rand.NewPCG(s, 1))
+}
+
+// lasting lets a fault last, or load go on.
+func lasting(d time.Duration) { <-time.After(d) }
+
+// limit is how long what must come may take on a machine that is busy.
+const limit = time.Minute
+
+// leaseTTL is the lease of every service, for short forms.
+const leaseTTL = 2 * time.Second
+
+// start starts a mesh beside those of other tests, and waits until it is ready.
+func start(t *testing.T, o rig.Options) *rig.Rig {
+	t.Helper()
+	if !*full {
+		t.Parallel()
+		o.Set = append([]string{"broker.lease.ttl=2s", "controller.lease.ttl=2s", "coordinator.lease.ttl=2s", "broker.replica.lag.time.max.ms=3000"}, o.Set...)
+	}
+	if o.Controllers == 0 {
+		o.Controllers = 1
+	}
+	if o.Brokers == 0 {
+		o.Brokers = 1
+	}
+	began := time.Now()
+	r := rig.New(t, o)
+	t.Cleanup(func() { checkLogs(t, r, time.Since(began)) })
+	r.UpAll()
+	r.WaitReady(limit)
+	return r
+}
+
+// topic makes a topic with as many replicas as there are brokers, up to three.
+func topic(t *testing.T, r *rig.Rig, name string, partitions int) {
+	t.Helper()
+	replicas := min(3, len(r.Names(rig.Broker)))
+	r.MustLeat("topic", "create", name, "--partitions", fmt.Sprint(partitions), "--replication-factor", fmt.Sprint(replicas),
+		"--config", fmt.Sprint("min.insync.replicas=", max(1, replicas-1)), "--request-timeout", "1m")
+	r.WaitInSync(name, limit)
+}
+
+// bootstrap lists the brokers' addresses as others know them.
+func bootstrap(r *rig.Rig) []string {
+	var addrs []string
+	for _, name := range r.Names(rig.Broker) {
+		addrs = append(addrs, r.Addr(name))
+	}
+	return addrs
+}
+
+// newClient is a client of the mesh; it is closed when the test ends.
+func newClient(t *testing.T, r *rig.Rig, id string) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Config{Bootstrap: bootstrap(r), ClientID: id, MetadataMaxAge: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// within is a context that ends when the test should be done with something.
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// lookUp finds a topic.
+func lookUp(t *testing.T, c *client.Client, name string) *client.Topic {
+	t.Helper()
+	found, err := c.Metadata().Topic(within(t, limit), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// describe tells what the coordinator knows of a group.
+func describe(t *testing.T, c *client.Client, group string) *coordinatorv1.DescribeGroupResponse {
+	t.Helper()
+	d, err := c.DescribeGroup(within(t, limit), group)
+	if err != nil {
+		t.Fatalf("describe %s: %v", group, err)
+	}
+	return d
+}
+
+// ledger sums up the rebalances of a group after an epoch.
+type ledger struct {
+	rebalances, moved int
+	longest           time.Duration // without an owner
+	causes            []string
+}
+
+func since(d *coordinatorv1.DescribeGroupResponse, epoch int64) ledger {
+	var l ledger
+	for _, b := range d.Rebalances {
+		if b.GroupEpoch > epoch {
+			l.rebalances++
+			l.moved += int(b.Moved)
+			l.longest = max(l.longest, b.LongestUnowned.AsDuration())
+			l.causes = append(l.causes, fmt.Sprintf("%d: %s (%d moved)", b.GroupEpoch, b.Cause, b.Moved))
+		}
+	}
+	return l
+}
+
+// quantile is a quantile of durations, which it sorts.
+func quantile(of []time.Duration, q float64) time.Duration {
+	if len(of) == 0 {
+		return 0
+	}
+	slices.Sort(of)
+	return of[min(len(of)-1, int(q*float64(len(of))))].Round(10 * time.Microsecond)
+}
+
+var badLog = regexp.MustCompile(`panic|DATA RACE|INTERNAL_BUG|fatal error|level=ERROR.*(assert|invariant)`)
+
+// checkLogs demands that no process found a bug in itself or talks too much.
+func checkLogs(t *testing.T, r *rig.Rig, ran time.Duration) {
+	t.Helper()
+	for name, text := range r.Logs() {
+		n := strings.Count(text, "\n")
+		if most := 2000 + int(100*ran.Seconds()); n > most {
+			t.Errorf("%s wrote %d lines in %v", name, n, ran)
+		}
+		found := 0
+		for line := range strings.Lines(text) {
+			if badLog.MatchString(line) && found < 5 {
+				found++
+				t.Errorf("%s: %s", name, line)
+			}
+		}
+	}
+}
