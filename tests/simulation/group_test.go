@@ -25,6 +25,7 @@ type groups struct {
 	table   []group.KV
 	counter map[group.Part]int64 // next offset to be committed, rising for ever
 	acked   map[group.Part]int64 // highest that was acknowledged
+	blocks  map[group.Part]*blocked
 }
 
 // coordinator is one process that may own the shard.
@@ -49,7 +50,7 @@ type coordinator struct {
 }
 
 func newGroups(w *world) *groups {
-	g := &groups{w: w, counter: map[group.Part]int64{}, acked: map[group.Part]int64{}}
+	g := &groups{w: w, counter: map[group.Part]int64{}, acked: map[group.Part]int64{}, blocks: map[group.Part]*blocked{}}
 	g.topic = &topic{name: cluster.OffsetsTopic, rf: 3, internal: true}
 	w.addTopic(g.topic, 1)
 	for i := range 2 {
@@ -62,6 +63,7 @@ func (g *groups) config() group.Config {
 	c := group.DefaultConfig()
 	c.SessionTimeout, c.MinSessionTimeout = 600*time.Millisecond, 50*time.Millisecond
 	c.RebalanceTimeout, c.JoinDelay, c.RetryDelay, c.OffsetsRetention = 30*time.Second, 10*time.Millisecond, 10*time.Millisecond, 0
+	c.StartDelay = 10 * time.Millisecond
 	return c
 }
 
@@ -143,6 +145,8 @@ func (c *coordinator) carry(e group.Effect) {
 		c.appendAll(e.Op, e.KVs)
 	case group.Barrier:
 		c.appendAll(e.Op, []group.KV{{Key: group.Key{Kind: group.KindBarrier}}})
+	case group.ResolveStart:
+		c.resolve(e)
 	case group.Reply:
 		if done := c.replies[e.Req]; done != nil {
 			delete(c.replies, e.Req)
@@ -398,6 +402,9 @@ func (w *world) groupStep() {
 	if alive < 2 || alive < 4 && w.faults && w.chance(3) {
 		g.born++
 		g.members = append(g.members, &groupMember{g: g, id: fmt.Sprintf("m%d", g.born), held: map[group.Part]int64{}})
+	}
+	if w.failure == nil && w.chance(2) {
+		g.reset()
 	}
 	for range 3 {
 		m := g.members[w.n(len(g.members))]

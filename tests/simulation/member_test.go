@@ -55,6 +55,12 @@ func (m *groupMember) owned() []group.Owned {
 	return all
 }
 
+// start is the member's policy, which stays over its life.
+func (m *groupMember) start() group.StartPolicy {
+	kinds := []group.StartKind{group.StartEarliest, group.StartLatest, group.StartLeft}
+	return group.StartPolicy{Kind: kinds[int(m.id[len(m.id)-1])%len(kinds)]}
+}
+
 // open opens a member's stream, for the first time or again.
 func (m *groupMember) open() {
 	c := m.g.coords[m.g.w.n(len(m.g.coords))]
@@ -73,7 +79,7 @@ func (m *groupMember) open() {
 	}
 	m.outbox = append(m.outbox, func(c *coordinator) {
 		c.ask(m, func(req uint64) group.Event {
-			return group.Open{Req: req, Group: groupName, Member: m.id, Topics: names, Attach: m.attach, Owned: m.owned()}
+			return group.Open{Req: req, Group: groupName, Member: m.id, Topics: names, Attach: m.attach, Owned: m.owned(), Start: m.start()}
 		}, func(r group.Reply) {
 			opened, ok := r.Result.(group.Opened)
 			if m.gen != gen {
@@ -119,6 +125,9 @@ func (m *groupMember) receive(msg group.Message) {
 		w.say("%s on coordinator %d#%d, attach %d: assignment %d of %d partitions (%s), held %d until %v", m.id, m.on.id, m.life, m.attach, e.Epoch, len(e.Partitions), e.Cause, len(m.held), m.until)
 		assigned := map[group.Part]int64{}
 		for _, a := range e.Partitions {
+			if a.Start < 0 && m.start().Kind != group.StartLeft {
+				w.fail("START", "%s is assigned %+v without a start", m.id, a)
+			}
 			assigned[a.Part] = a.Epoch
 		}
 		for p, epoch := range m.held {
@@ -217,6 +226,9 @@ func (m *groupMember) commit() {
 		return
 	}
 	o := owned[m.g.w.n(len(owned))]
+	if m.g.isBlocked(o.Part) {
+		return
+	}
 	m.g.counter[o.Part]++
 	m.seq++
 	next, seq, epoch := m.g.counter[o.Part], m.seq, m.epoch

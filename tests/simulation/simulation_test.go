@@ -150,7 +150,7 @@ func mustHappen() []string {
 		"log compacted", "records compacted away", "tombstones removed", "compacted copy compared", "gap read over", "session ended above missed tombstones",
 		"segments retired", "walk ended whole",
 		"shard taken over", "shard fenced", "shard loaded", "shard abandoned", "shard append unknown or fenced", "member joined or resumed", "member fenced",
-		"partition assigned", "offset committed", "offsets fetched", "ping confirmed", "fault: coordinator crash", "fault: coordinator paused", "fault: member crash",
+		"partition assigned", "offset committed", "offset reset", "starts answered", "offsets fetched", "ping confirmed", "fault: coordinator crash", "fault: coordinator paused", "fault: member crash",
 	}
 }
 

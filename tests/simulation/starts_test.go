@@ -1,0 +1,127 @@
+package simulation
+
+import (
+	"time"
+
+	"github.com/leat-io/leat/libs/core/group"
+)
+
+// blocked is a reset that a coordinator works on. Members commit nothing of the
+// partition meanwhile, so that what is committed goes on rising.
+type blocked struct {
+	c   *coordinator
+	inc uint64
+}
+
+// resolve asks the leader of one of the partitions where they start. What it does not
+// lead fails, and is asked for again.
+func (c *coordinator) resolve(e group.ResolveStart) {
+	w := c.g.w
+	life, done := c.inc, false
+	answer := func(results []group.StartResult) {
+		if done || !c.up || c.inc != life {
+			return
+		}
+		done = true
+		w.count("starts answered")
+		c.step(group.Start{Job: e.Job, Group: e.Group, Results: results})
+	}
+	lost := func() {
+		var none []group.StartResult
+		for _, p := range e.Parts {
+			none = append(none, group.StartResult{Part: p, Next: -1, LeaderEpoch: -1, Failed: "no answer"})
+		}
+		answer(none)
+	}
+	w.calls = append(w.calls, &call{deadline: w.now + callTimeout, lost: lost})
+	asked := c.g.find(e.Parts[w.n(len(e.Parts))])
+	if asked == nil {
+		return
+	}
+	b := w.broker(asked.record.Leader.ID)
+	if b == nil {
+		return
+	}
+	w.send(&packet{from: c.node(), to: b.node(), what: "question for starts", run: func() {
+		var results []group.StartResult
+		for _, p := range e.Parts {
+			results = append(results, c.g.startAt(b, p, e.Policy))
+		}
+		w.send(&packet{from: b.node(), to: c.node(), life: life, what: "answer with starts", run: func() { answer(results) }})
+	}})
+}
+
+// startAt is where a partition starts, as one broker knows it.
+func (g *groups) startAt(b *broker, p group.Part, policy group.StartPolicy) group.StartResult {
+	result := group.StartResult{Part: p, Next: -1, LeaderEpoch: -1, Failed: "not the leader"}
+	at := g.find(p)
+	if at == nil {
+		return result
+	}
+	r := b.get(at.id)
+	if r == nil || r.core == nil || r.gone || b.regressed || !r.core.Leads() {
+		return result
+	}
+	result.Failed = ""
+	if result.Next = r.core.HighWatermark(); policy.Kind == group.StartEarliest {
+		result.Next = r.core.Start()
+	}
+	return result
+}
+
+func (g *groups) find(p group.Part) *part {
+	for _, t := range g.w.topics {
+		if group.TopicID(t.id) == p.Topic && int(p.Partition) < len(t.parts) {
+			return t.parts[p.Partition]
+		}
+	}
+	return nil
+}
+
+// reset has an administrator reset the offset of a partition, to one above every other.
+func (g *groups) reset() {
+	w := g.w
+	c := g.coords[w.n(len(g.coords))]
+	var user []*topic
+	for _, t := range w.topics {
+		if !t.internal {
+			user = append(user, t)
+		}
+	}
+	if !c.runs() || !c.state.Serving() || len(user) == 0 || len(g.counter) == 0 {
+		return
+	}
+	t := user[w.n(len(user))]
+	p := group.Part{Topic: group.TopicID(t.id), Partition: int32(w.n(len(t.parts)))}
+	if g.isBlocked(p) {
+		return
+	}
+	mark := &blocked{c: c, inc: c.inc}
+	g.blocks[p] = mark
+	g.counter[p]++
+	next := g.counter[p]
+	w.count("reset asked")
+	c.nextReq++
+	c.replies[c.nextReq] = func(r group.Reply) {
+		if g.blocks[p] == mark {
+			delete(g.blocks, p)
+		}
+		done, ok := r.Result.(group.ResetDone)
+		if !ok || done.Rows[0].Err != nil {
+			w.count("reset refused")
+			return
+		}
+		w.count("offset reset")
+		g.acked[p] = max(g.acked[p], next)
+	}
+	c.step(group.ResetOffsets{
+		Req: c.nextReq, Group: groupName, Timeout: 2 * time.Second,
+		Offsets: []group.OffsetCommit{{Part: p, NextOffset: next, LeaderEpoch: -1}},
+	})
+}
+
+// isBlocked says whether a reset of the partition may still be applied.
+func (g *groups) isBlocked(p group.Part) bool {
+	mark := g.blocks[p]
+	return mark != nil && mark.c.up && mark.c.inc == mark.inc
+}
