@@ -211,6 +211,6 @@ func (k *Consumer) firstAhead(tp TopicPartition) (int64, bool) {
 // startFailed is the error of a partition that has no start.
 func startFailed(p *consumerPart) *rpc.Error {
 	tp := p.assigned.TopicPartition
-	return rpc.Errorf(reasonOffsetOutOfRange, "partition %d of topic %q has no committed offset, and the reset policy is none: seek to choose a start", tp.Partition, p.assigned.Topic).
+	return rpc.Errorf(reasonNoCommittedOffset, "partition %d of topic %q has no committed offset, and the reset policy is none: seek to choose a start", tp.Partition, p.assigned.Topic).
 		With("topic", p.assigned.Topic, "partition", itoa(tp.Partition))
 }

@@ -37,6 +37,7 @@ const (
 	reasonCoordUnavailable  = typev1.ErrorReason_ERROR_REASON_COORDINATOR_NOT_AVAILABLE
 	reasonUnknownGroup      = typev1.ErrorReason_ERROR_REASON_UNKNOWN_GROUP
 	reasonInvalidGroup      = typev1.ErrorReason_ERROR_REASON_INVALID_GROUP
+	reasonNoCommittedOffset = typev1.ErrorReason_ERROR_REASON_NO_COMMITTED_OFFSET
 	reasonInstanceFenced    = typev1.ErrorReason_ERROR_REASON_INSTANCE_FENCED
 )
 

@@ -279,6 +279,9 @@ func (c *fakeCoordinator) Join(stream coordinatorv1.GroupService_JoinServer) err
 		return err
 	}
 	j := &fakeJoin{c: make(chan struct{}, 1)}
+	c.m.mu.Lock()
+	c.m.joined++
+	c.m.mu.Unlock()
 	j.push(&coordinatorv1.JoinResponse{Message: &coordinatorv1.JoinResponse_Initial{Initial: &coordinatorv1.JoinInitialResponse{Handshake: rpc.LocalHandshake()}}})
 	go func() {
 		for {

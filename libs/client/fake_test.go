@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
+	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/rpc"
@@ -30,6 +31,19 @@ func inBubble(t *testing.T, f func(t *testing.T)) {
 type fakeNet struct {
 	mu        sync.Mutex
 	listeners map[string]*bufconn.Listener
+	rate      int // bytes a second that a connection brings; 0: any
+}
+
+// slowConn brings so many bytes a second.
+type slowConn struct {
+	net.Conn
+	rate int
+}
+
+func (c slowConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p[:min(len(p), 16<<10)])
+	<-time.After(time.Duration(n) * time.Second / time.Duration(c.rate))
+	return n, err
 }
 
 func (n *fakeNet) listen(addr string) net.Listener {
@@ -53,7 +67,11 @@ func (n *fakeNet) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if l == nil {
 		return nil, errors.New("connection refused")
 	}
-	return l.DialContext(ctx)
+	conn, err := l.DialContext(ctx)
+	if err == nil && n.rate > 0 {
+		conn = slowConn{conn, n.rate}
+	}
+	return conn, err
 }
 
 // fakeMesh is a mesh without disks and controllers: the brokers and coordinators
@@ -75,6 +93,8 @@ type fakeMesh struct {
 	deaf     int32   // a broker that answers nothing
 	listed   []int32 // leader epochs that offsets were asked for with
 	mute     bool    // commits have no answer
+	joined   int     // join streams opened
+	together bool    // brokers that start are coordinators, too, at one address
 	racks    map[int32]string
 	read     map[int32]int // batches sent to readers, by broker
 
@@ -140,8 +160,10 @@ func (m *fakeMesh) stop() {
 		<-b.served
 	}
 	for _, c := range coords {
-		c.server.Stop()
-		<-c.served
+		if c.server != nil { // else it shared a broker's
+			c.server.Stop()
+			<-c.served
+		}
 	}
 }
 
@@ -251,6 +273,11 @@ func (m *fakeMesh) startBroker(id int32) *fakeBroker {
 	b := &fakeBroker{m: m, id: id, addr: fmt.Sprintf("broker-%d:1", id), server: server, served: make(chan struct{})}
 	brokerv1.RegisterLogServiceServer(server, b)
 	brokerv1.RegisterMetadataServiceServer(server, b)
+	if m.together {
+		c := &fakeCoordinator{m: m, id: id, addr: b.addr}
+		coordinatorv1.RegisterGroupServiceServer(server, c)
+		m.coords[id] = c
+	}
 	lis := m.net.listen(b.addr)
 	go func() {
 		defer close(b.served)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -74,6 +73,7 @@ type memberStream struct {
 	lastPing int64
 	interval time.Duration
 	left     bool // leave has been sent
+	told     map[TopicPartition]MemberProgress
 }
 
 // unansweredPings bounds the pings that are remembered.
@@ -278,10 +278,7 @@ func (s *memberStream) ping() {
 	if len(s.pings) >= unansweredPings {
 		delete(s.pings, slices.Min(slices.Collect(maps.Keys(s.pings))))
 	}
-	var progress []*coordinatorv1.MemberProgress
-	if m.cfg.Progress != nil {
-		progress = progressToProto(m.cfg.Progress())
-	}
+	progress := s.progress()
 	s.lastPing++
 	s.pings[s.lastPing] = time.Now()
 	s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Ping{
@@ -328,24 +325,6 @@ func ownedToProto(owned []OwnedPartition) []*coordinatorv1.OwnedPartition {
 	out := make([]*coordinatorv1.OwnedPartition, 0, len(owned))
 	for _, o := range owned {
 		out = append(out, &coordinatorv1.OwnedPartition{TopicId: o.TopicID.Bytes(), Partition: o.Partition, AssignmentEpoch: o.AssignmentEpoch})
-	}
-	return out
-}
-
-// maxDetail is the longest detail of a progress report, in bytes.
-const maxDetail = 255
-
-func progressToProto(progress []MemberProgress) []*coordinatorv1.MemberProgress {
-	out := make([]*coordinatorv1.MemberProgress, 0, len(progress))
-	for _, p := range progress {
-		m := &coordinatorv1.MemberProgress{
-			TopicId: p.TopicID.Bytes(), Partition: p.Partition, DeliveredNext: p.DeliveredNext, ProcessedNext: p.ProcessedNext,
-			WaitingFor: p.Waiting, Detail: strings.ToValidUTF8(p.Detail[:min(len(p.Detail), maxDetail)], ""),
-		}
-		if p.OldestUnprocessed > 0 {
-			m.OldestUnprocessedAge = durationpb.New(p.OldestUnprocessed)
-		}
-		out = append(out, m)
 	}
 	return out
 }
