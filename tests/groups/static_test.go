@@ -145,7 +145,7 @@ func TestSameInstanceTwice(t *testing.T) {
 	c := newClient(t, r, "twice")
 	fill(t, c, "twice", 4, 5)
 	held := &holdings{of: map[string][]int{}}
-	config := workerConfig{Bootstrap: bootstrap(r), Group: "twice", Topic: "twice", Instance: "one", Session: 10 * time.Second}
+	config := workerConfig{Bootstrap: bootstrap(r), Group: "twice", Topic: "twice", Instance: "one", Session: 4 * time.Second}
 	begin := func(name string) *worker {
 		config.Name = name
 		return startWorker(t, config, held.hear)

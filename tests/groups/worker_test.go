@@ -2,6 +2,7 @@ package groups
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -173,7 +174,8 @@ func startWorker(t *testing.T, cfg workerConfig, heard func(event)) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.cmd.Stderr = os.Stderr
+	var said bytes.Buffer
+	w.cmd.Stderr = &said
 	if err := w.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -199,6 +201,9 @@ func startWorker(t *testing.T, cfg workerConfig, heard func(event)) *worker {
 	t.Cleanup(func() {
 		_ = w.cmd.Process.Kill()
 		<-w.done
+		if t.Failed() && said.Len() > 0 {
+			t.Logf("%s said: %s", w.name, said.String())
+		}
 	})
 	return w
 }

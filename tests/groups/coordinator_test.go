@@ -1,0 +1,356 @@
+package groups
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leat-io/leat/libs/client"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/tests/internal/mesh"
+	"github.com/leat-io/leat/tests/internal/rig"
+)
+
+// committing commits ever higher offsets for a group without members, and asks for
+// them all the time: what is acknowledged must be there ever after, and what is told
+// must have been committed.
+type committing struct {
+	t     *testing.T
+	group string
+	tp    client.TopicPartition
+	wait  sync.WaitGroup
+	stop  context.CancelFunc
+
+	mu          sync.Mutex
+	sent, acked int64
+	asked       int
+	last        time.Time // of the last acknowledgement
+	longest     time.Duration
+	refused     map[string]int
+}
+
+// startCommitting starts it with clients of its own.
+func startCommitting(t *testing.T, r *rig.Rig, group string, tp client.TopicPartition) *committing {
+	t.Helper()
+	w := &committing{t: t, group: group, tp: tp, refused: map[string]int{}, last: time.Now()}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.stop = cancel
+	writer, reader := newClient(t, r, "writer"), newClient(t, r, "reader")
+	w.wait.Go(func() { w.write(ctx, writer) })
+	w.wait.Go(func() { w.read(ctx, reader) })
+	t.Cleanup(w.end)
+	w.progress("the start")
+	return w
+}
+
+func (w *committing) end() {
+	w.stop()
+	w.wait.Wait()
+}
+
+func (w *committing) write(ctx context.Context, c *client.Client) {
+	for n := int64(1); ctx.Err() == nil; n++ {
+		w.mu.Lock()
+		w.sent = n
+		w.mu.Unlock()
+		err := commit(ctx, c, w.group, w.tp, n)
+		if err != nil && ctx.Err() == nil {
+			w.mu.Lock()
+			w.refused[rpc.FromError(err).Reason.String()]++
+			w.mu.Unlock()
+		}
+		if err == nil {
+			w.acknowledged(n)
+		}
+	}
+}
+
+// commit commits an offset for a group without members.
+func commit(ctx context.Context, c *client.Client, group string, tp client.TopicPartition, offset int64) error {
+	res, err := c.CommitOffsets(ctx, group, []client.CommitOffset{{TopicPartition: tp, NextOffset: offset, LeaderEpoch: -1}})
+	if err != nil {
+		return err
+	}
+	return res.Refused[tp]
+}
+
+func (w *committing) acknowledged(n int64) {
+	now := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.acked = n
+	w.longest = max(w.longest, now.Sub(w.last))
+	w.last = now
+}
+
+func (w *committing) read(ctx context.Context, c *client.Client) {
+	for ctx.Err() == nil {
+		floor := w.floor()
+		got, err := c.FetchOffsets(ctx, w.group, []client.TopicPartition{w.tp})
+		if err == nil {
+			w.told("the group's coordinator", floor, got[0].NextOffset)
+		}
+	}
+}
+
+// floor is the last acknowledged offset: nothing lower may be told from now on.
+func (w *committing) floor() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.acked
+}
+
+// told judges an offset that was asked for when floor was the last acknowledged one.
+func (w *committing) told(by string, floor, offset int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked++
+	if floor > 0 && offset < floor || offset > w.sent {
+		w.t.Errorf("%s told offset %d of group %s; %d was acknowledged before, and %d sent", by, offset, w.group, floor, w.sent)
+	}
+}
+
+// progress waits until commits are acknowledged that are sent from now on, and
+// returns the longest time without one since the last call.
+func (w *committing) progress(after string) time.Duration {
+	w.t.Helper()
+	w.mu.Lock()
+	sent, asked := w.sent, w.asked
+	w.mu.Unlock()
+	mesh.Eventually(w.t, limit, "commits after "+after, func() (bool, string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.acked > sent+3 && w.asked > asked+3, fmt.Sprintf("%d acknowledged, %d sent, refused %v", w.acked, w.sent, w.refused)
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	gap := w.longest
+	w.longest = 0
+	return gap
+}
+
+// shardOwner names the coordinator that owns a group's shard; "": nobody does.
+func shardOwner(t *testing.T, c *client.Client, group string) string {
+	t.Helper()
+	ctx := within(t, limit)
+	if err := c.Metadata().Refresh(ctx); err != nil {
+		t.Fatal(err)
+	}
+	shards := lookUp(t, c, client.OffsetsTopic).Partitions
+	owner := shards[client.GroupShard(group, int32(len(shards)))].ShardOwner
+	if owner < 1 {
+		return ""
+	}
+	return fmt.Sprintf("coordinator-%d", owner)
+}
+
+// groupsOf waits until a coordinator owns shards, and names as many groups that live
+// in as many different shards of it.
+func groupsOf(t *testing.T, c *client.Client, coordinator string, n int) []string {
+	t.Helper()
+	if err := commit(within(t, limit), c, "first", client.TopicPartition{TopicID: lookUp(t, c, "committed").ID}, 1); err != nil {
+		t.Fatal(err) // it makes the internal topic
+	}
+	var found []string
+	mesh.Eventually(t, limit, coordinator+" owns shards", func() (bool, string) {
+		found = nil
+		taken := map[int32]bool{}
+		shards := int32(len(lookUp(t, c, client.OffsetsTopic).Partitions))
+		for i := 0; i < 200 && len(found) < n; i++ {
+			group := fmt.Sprint("group-", i)
+			shard := client.GroupShard(group, shards)
+			if !taken[shard] && shardOwner(t, c, group) == coordinator {
+				taken[shard] = true
+				found = append(found, group)
+			}
+		}
+		return len(found) == n, fmt.Sprint(found)
+	})
+	return found
+}
+
+// TestCoordinatorKilled: the shards of a coordinator that is killed are served again
+// after about a second, long before its lease ends. What was acknowledged is there,
+// and members go on as if nothing had happened.
+func TestCoordinatorKilled(t *testing.T) {
+	const lease = 10 * time.Second
+	r := start(t, rig.Options{Brokers: 3, Coordinators: 2, Set: []string{"coordinator.lease.ttl=" + lease.String()}})
+	topic(t, r, "committed", 2)
+	c := newClient(t, r, "killed")
+	startLoad(t, r, "committed", 200)
+	group := groupsOf(t, c, "coordinator-1", 1)[0]
+	w := startCommitting(t, r, group, client.TopicPartition{TopicID: lookUp(t, c, "committed").ID})
+	m := startMember(t, c, "member", memberOptions{ConsumerConfig: client.ConsumerConfig{
+		Group: group + "-members", Topics: []string{"committed"}, AutoCommitInterval: 100 * time.Millisecond,
+	}})
+	awaitHolding(t, 2, m)
+	var gaps []time.Duration
+	for range count(2, 20) {
+		victim := shardOwner(t, c, group)
+		w.progress("a quiet time")
+		r.Kill(victim)
+		gap := w.progress("the death of " + victim)
+		gaps = append(gaps, gap)
+		if gap >= lease {
+			t.Errorf("commits stood still for %v after the death of %s", gap, victim)
+		}
+		r.Up(victim)
+		mesh.Eventually(t, limit, "both coordinators are registered", func() (bool, string) {
+			n := len(c.Metadata().Coordinators())
+			return n == 2 && shardOwner(t, c, group) != "", fmt.Sprint(n)
+		})
+	}
+	t.Logf("longest times without a commit after a kill: %v (lease %v)", gaps, lease)
+	if _, _, lost := m.counts(); lost > 0 {
+		t.Errorf("the member lost its membership %d times: %v", lost, m.problems)
+	}
+}
+
+// TestCoordinatorPaused: a coordinator stands still past its lease, and goes on. Its
+// shards are served by another a lease's time and about a second later. Of the first
+// nothing is heard that is not true any more, and nothing that it is told takes
+// effect; also not in a shard to which nobody has written for so long that the
+// brokers have forgotten who did.
+func TestCoordinatorPaused(t *testing.T) {
+	lease := span(leaseTTL, 5*time.Second)
+	r := start(t, rig.Options{Brokers: 3, Coordinators: 2, Set: []string{"broker.producer.id.expiration.ms=1000"}})
+	topic(t, r, "committed", 1)
+	c := newClient(t, r, "paused")
+	tp := client.TopicPartition{TopicID: lookUp(t, c, "committed").ID}
+	groups := groupsOf(t, c, "coordinator-1", 3)
+	busy, written, quiet := groups[0], groups[1], groups[2]
+	w := startCommitting(t, r, busy, tp)
+	ctx := within(t, 10*time.Minute)
+	for _, group := range []string{written, quiet} {
+		if err := commit(ctx, c, group, tp, 5); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := newDirect(t, r, "coordinator-1")
+	next := newDirect(t, r, "coordinator-2")
+	w.progress("a quiet time")
+	began := time.Now()
+	r.Pause("coordinator-1")
+	mesh.Eventually(t, limit, "the second coordinator serves", func() (bool, string) {
+		err := next.commit(ctx, written, tp, 7)
+		return err == nil, fmt.Sprint(err)
+	})
+	served := time.Since(began)
+	gap := w.progress("the standstill of coordinator-1")
+	t.Logf("served by another after %v (lease %v); longest time without a commit of a client that asked the first: %v",
+		served.Round(time.Millisecond), lease, gap.Round(time.Millisecond))
+	if most := 2*lease + time.Second; served > most {
+		t.Errorf("nobody served the shards for %v, which is more than %v", served, most)
+	}
+	lasting(span(2*time.Second, 3*time.Minute)) // the brokers forget who wrote to the quiet shard
+	// What waits for the first when it wakes up is what it sees before it learns anything.
+	var late sync.WaitGroup
+	for group, want := range map[string]int64{written: 7, quiet: 5, busy: -1} {
+		floor := w.floor()
+		late.Go(func() {
+			got, err := old.fetch(ctx, group, tp)
+			switch {
+			case err != nil:
+			case want < 0:
+				w.told("the old coordinator", floor, got)
+			case got != want:
+				t.Errorf("the old coordinator told offset %d of group %s, which has %d", got, group, want)
+			}
+		})
+		late.Go(func() {
+			if err := old.commit(ctx, group, tp, 3); err == nil {
+				t.Errorf("the old coordinator took a commit of group %s", group)
+			}
+		})
+	}
+	old.sentAll(6)
+	r.Resume("coordinator-1")
+	late.Wait()
+	t.Logf("the old coordinator answered: %v", old.answers())
+	for group, want := range map[string]int64{written: 7, quiet: 5} {
+		got, err := c.FetchOffsets(ctx, group, []client.TopicPartition{tp})
+		if err != nil || got[0].NextOffset != want {
+			t.Errorf("group %s has %+v, %v, want %d", group, got, err, want)
+		}
+	}
+	w.progress("the return of coordinator-1")
+}
+
+// TestTwoCoordinatorsClaimOneShard: a coordinator is severed from etcd and the
+// controllers, and reaches brokers and clients: when its lease has ended another owns
+// its shards, and nobody can tell the first. What the first acknowledged is there,
+// until the other has fenced the shard; from then on it acknowledges nothing and
+// tells no old offset.
+func TestTwoCoordinatorsClaimOneShard(t *testing.T) {
+	r := start(t, rig.Options{Brokers: 3, Coordinators: 2})
+	topic(t, r, "committed", 1)
+	c := newClient(t, r, "claimed")
+	tp := client.TopicPartition{TopicID: lookUp(t, c, "committed").ID}
+	group := groupsOf(t, c, "coordinator-1", 1)[0]
+	old := newDirect(t, r, "coordinator-1")
+	ctx := within(t, 5*time.Minute)
+	var mu sync.Mutex
+	kept, fenced, after := int64(0), false, 0
+	stop, cancel := context.WithCancel(ctx)
+	var wait sync.WaitGroup
+	t.Cleanup(func() { cancel(); wait.Wait() })
+	const high = 1_000_000
+	wait.Go(func() { // whoever believes in the first
+		for n := int64(1); stop.Err() == nil; n++ {
+			err := old.commit(stop, group, tp, n)
+			got, failure := old.fetch(stop, group, tp)
+			mu.Lock()
+			if err == nil {
+				kept = n
+			}
+			if fenced {
+				after++
+			}
+			if failure == nil && got < kept || fenced && failure == nil && got < high && after > 1 {
+				t.Errorf("the first tells offset %d after %d was acknowledged; fenced: %v", got, kept, fenced)
+			}
+			if fenced && err == nil && after > 1 {
+				t.Errorf("the first acknowledged offset %d after the second had fenced the shard", n)
+			}
+			mu.Unlock()
+		}
+	})
+	r.Net.Stall("coordinator-1", r.Names(rig.Etcd, rig.Controller)...)
+	mesh.Eventually(t, limit, "the second coordinator owns the shard", func() (bool, string) {
+		owner := shardOwner(t, c, group)
+		return owner == "coordinator-2", owner
+	})
+	got, err := c.FetchOffsets(ctx, group, []client.TopicPartition{tp})
+	mu.Lock()
+	if err != nil || got[0].NextOffset < kept {
+		t.Errorf("the second tells %+v, %v; the first had acknowledged %d", got, err, kept)
+	}
+	acknowledged := kept
+	mu.Unlock()
+	if acknowledged == 0 {
+		t.Error("the first acknowledged nothing before")
+	}
+	if err := commit(ctx, c, group, tp, high); err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	fenced = true
+	mu.Unlock()
+	mesh.Eventually(t, limit, "the first is asked after it was fenced", func() (bool, string) {
+		mu.Lock()
+		defer mu.Unlock()
+		return after > 5, fmt.Sprint(after)
+	})
+	r.Net.HealAll()
+	mesh.Eventually(t, limit, "the first is registered again", func() (bool, string) {
+		return len(c.Metadata().Coordinators()) == 2, fmt.Sprint(c.Metadata().Coordinators())
+	})
+	cancel()
+	wait.Wait()
+	t.Logf("the first acknowledged %d commits before it was fenced; its answers: %v", acknowledged, old.answers())
+	if got, err := c.FetchOffsets(ctx, group, []client.TopicPartition{tp}); err != nil || got[0].NextOffset != high {
+		t.Errorf("the group has %+v, %v", got, err)
+	}
+}
