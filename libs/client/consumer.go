@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
@@ -38,8 +38,7 @@ type Consumer struct {
 	commits    chan *consumerCommit
 	results    chan *consumerCommit // of commits that nobody waits for
 	committing int                  // commits of the application without a result
-	auto       bool                 // an auto-commit is under way
-	nextAuto   time.Time
+	untold     atomic.Bool          // an auto-commit has a result that is not taken in
 
 	progress consumerProgress
 
@@ -52,8 +51,6 @@ type Consumer struct {
 type consumerPart struct {
 	assigned AssignedPartition
 	position Position // after the last record that was handed out; NextOffset -1: not known yet
-	released Position // worked on
-	saved    int64    // next offset that is committed; -1: none of ours
 	paused   bool
 	finding  bool // its start is being looked up
 	touched  bool // is in Consumer.touched
@@ -156,7 +153,11 @@ func (k *Consumer) poll(ctx context.Context, out []ConsumerRecord, n int) ([]Con
 // Poll does: from now on auto-commit covers it.
 func (k *Consumer) Release() {
 	for _, p := range k.touched {
-		p.mark.release()
+		pos := p.position
+		if k.cfg.AtMostOnce { // it has been taken further than it has been handed out
+			pos.NextOffset = p.mark.delivered.Load()
+		}
+		p.mark.release(pos)
 	}
 	k.letGo()
 }
@@ -170,7 +171,6 @@ func (k *Consumer) letGo() {
 	k.handed = k.handed[:0]
 	for _, p := range k.touched {
 		p.touched = false
-		p.released = p.position
 	}
 	clear(k.touched)
 	k.touched = k.touched[:0]
@@ -182,11 +182,7 @@ func (k *Consumer) wait(ctx context.Context) error {
 	if k.member != nil {
 		member = k.member.Ready()
 	}
-	pause := time.Second
-	if k.cfg.AutoCommitInterval > 0 && !k.nextAuto.IsZero() {
-		pause = min(pause, max(time.Until(k.nextAuto), time.Millisecond))
-	}
-	timer := time.NewTimer(pause)
+	timer := time.NewTimer(time.Second) // the session may stand again
 	defer timer.Stop()
 	select {
 	case <-k.fetcher.Ready():
@@ -237,9 +233,10 @@ func (k *Consumer) Close(ctx context.Context) error {
 	k.wg.Wait()
 	k.conclude()
 	for len(k.commits) > 0 {
-		c := <-k.commits
-		c.err = closedError("consumer")
-		k.concluded(c)
+		if c := <-k.commits; c.ended == nil {
+			c.err = closedError("consumer")
+			k.concluded(c)
+		}
 	}
 	errs = append(errs, k.fetcher.Close())
 	return errors.Join(errs...)
@@ -258,7 +255,7 @@ func (k *Consumer) giveUpAll(ctx context.Context) error {
 		k.cfg.OnRevoked(gone)
 	}
 	var err error
-	if positions := k.unsaved(slices.Values(k.order)); len(positions) > 0 && k.cfg.AutoCommitInterval > 0 {
+	if positions := k.unsaved(k.order); len(positions) > 0 && k.cfg.AutoCommitInterval > 0 {
 		err = k.Commit(ctx, positions...)
 	}
 	for _, tp := range k.order {

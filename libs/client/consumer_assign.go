@@ -69,7 +69,7 @@ func (k *Consumer) SeekTo(tp TopicPartition, spec *typev1.OffsetSpec) error {
 	}
 	k.halt(p)
 	p.position = Position{TopicPartition: tp, NextOffset: -1, LeaderEpoch: -1}
-	p.released = p.position
+	p.mark.moved(p.position)
 	k.lookUp(spec, []*consumerPart{p})
 	return nil
 }
@@ -78,8 +78,8 @@ func (k *Consumer) SeekTo(tp TopicPartition, spec *typev1.OffsetSpec) error {
 func (k *Consumer) moveTo(p *consumerPart, offset int64) {
 	k.halt(p)
 	p.position = Position{TopicPartition: p.assigned.TopicPartition, NextOffset: offset, LeaderEpoch: -1}
-	p.released, p.finding = p.position, false
-	p.mark.moved(offset)
+	p.finding = false
+	p.mark.moved(p.position)
 	k.read(p)
 }
 

@@ -3,7 +3,7 @@ package client
 import (
 	"context"
 	"errors"
-	"iter"
+	"sync/atomic"
 	"time"
 
 	"github.com/leat-io/leat/libs/rpc"
@@ -29,51 +29,25 @@ type consumerCommit struct {
 	async     bool                             // asked for by CommitAsync
 	err       error
 	ended     chan struct{}
+	// state tells one that is waited for and has begun from one that was given up.
+	state atomic.Int32
 }
 
+// States of a consumerCommit; 0: it has not begun.
+const (
+	commitBegun = iota + 1
+	commitGivenUp
+)
+
 // unsaved lists what was worked on and is not committed.
-func (k *Consumer) unsaved(of iter.Seq[TopicPartition]) []Position {
+func (k *Consumer) unsaved(of []TopicPartition) []Position {
 	var positions []Position
-	for tp := range of {
-		if p := k.parts[tp]; p.released.NextOffset >= 0 && p.released.NextOffset != p.saved {
-			positions = append(positions, p.released)
+	for _, tp := range of {
+		if released, saved := k.parts[tp].mark.place(); released.NextOffset >= 0 && released.NextOffset != saved {
+			positions = append(positions, released)
 		}
 	}
 	return positions
-}
-
-// autoCommit commits what was worked on, if it is time and nothing is under way.
-func (k *Consumer) autoCommit() {
-	if k.cfg.AutoCommitInterval <= 0 || k.auto {
-		return
-	}
-	now := time.Now()
-	if k.nextAuto.IsZero() {
-		k.nextAuto = now.Add(k.cfg.AutoCommitInterval)
-	}
-	if now.Before(k.nextAuto) {
-		return
-	}
-	k.nextAuto = now.Add(k.cfg.AutoCommitInterval)
-	positions := k.unsaved(func(yield func(TopicPartition) bool) {
-		for _, tp := range k.order {
-			if !k.parts[tp].revoking && !yield(tp) {
-				return
-			}
-		}
-	})
-	if len(positions) == 0 {
-		return
-	}
-	k.auto = true
-	c := &consumerCommit{ctx: k.ctx, positions: positions}
-	c.done = func(err error) {
-		k.auto = false
-		k.commitFailed(c, err)
-	}
-	if err := k.submit(c); err != nil {
-		c.done(err)
-	}
 }
 
 // commitFailed tells the application of a failed commit of the consumer's own, unless
@@ -105,6 +79,12 @@ func (k *Consumer) Commit(ctx context.Context, positions ...Position) error {
 			k.concluded(r)
 		case <-k.ctx.Done():
 			return closedError("consumer")
+		case <-ctx.Done():
+			if c.state.CompareAndSwap(0, commitGivenUp) {
+				return contextError(ctx, "wait for earlier commits", nil).WithOutcome(outcomeNotDone)
+			}
+			<-c.ended // its context is the same
+			ctx = context.WithoutCancel(ctx)
 		}
 	}
 }
@@ -167,20 +147,36 @@ func (k *Consumer) submit(c *consumerCommit) error {
 		}
 		c.epochs[pos.TopicPartition], c.parts[pos.TopicPartition] = p.assigned.AssignmentEpoch, p
 	}
+	select {
+	case k.commits <- c:
+	default: // commits that were given up are still in line
+		return rpc.Errorf(reasonLimitExceeded, "too many commits wait for an earlier one: commit less often").With("limit", "async.commits")
+	}
 	if c.async {
 		k.committing++
 	}
-	k.commits <- c // there is room
 	return nil
 }
 
-// commitLoop makes commits one after the other.
+// commitLoop makes commits one after the other, and those of auto-commit by itself:
+// the application may take its time.
 func (k *Consumer) commitLoop() {
+	var tick <-chan time.Time
+	if k.cfg.AutoCommitInterval > 0 {
+		ticker := time.NewTicker(k.cfg.AutoCommitInterval)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
 	for {
 		select {
 		case <-k.ctx.Done():
 			return
+		case <-tick:
+			k.autoCommit()
 		case c := <-k.commits:
+			if !c.state.CompareAndSwap(0, commitBegun) {
+				continue
+			}
 			c.err = k.commit(c)
 			if c.ended == nil {
 				k.results <- c // there is room for all of them
@@ -189,6 +185,28 @@ func (k *Consumer) commitLoop() {
 			}
 		}
 	}
+}
+
+// autoCommit commits what was released since the last time. The application is told
+// of one result at a time; what failed is tried again, whether it was told or not.
+func (k *Consumer) autoCommit() {
+	c := k.progress.unsaved()
+	if c == nil {
+		return
+	}
+	c.ctx = k.ctx
+	if c.err = k.commit(c); c.err != nil {
+		k.client.cfg.Logger.Debug("an auto-commit failed; it is made again in time", "group", k.cfg.Group, "error", c.err)
+	}
+	k.note(c)
+	if c.err == nil || k.untold.Swap(true) {
+		return
+	}
+	c.done = func(err error) {
+		k.untold.Store(false)
+		k.commitFailed(c, err)
+	}
+	k.results <- c // there is room
 }
 
 func (k *Consumer) commit(c *consumerCommit) error {
@@ -259,7 +277,7 @@ func (c *consumerCommit) took(tp TopicPartition) bool {
 func (k *Consumer) note(c *consumerCommit) {
 	for _, pos := range c.positions {
 		if c.took(pos.TopicPartition) {
-			c.parts[pos.TopicPartition].saved = pos.NextOffset
+			c.parts[pos.TopicPartition].mark.save(pos.NextOffset)
 		}
 	}
 }

@@ -52,7 +52,6 @@ func (k *Consumer) heed() {
 		}
 	}
 	k.reconcile()
-	k.autoCommit()
 }
 
 // reconcile brings the partitions in line with the newest assignment: what is
@@ -111,8 +110,12 @@ func (k *Consumer) begin(a *Assignment, resumed map[TopicPartition]*consumerPart
 		fresh = append(fresh, p)
 		pos := Position{TopicPartition: p.TopicPartition, NextOffset: p.StartOffset, LeaderEpoch: p.StartLeaderEpoch}
 		part := k.newPart(p, pos, p.StartOffset)
-		if old := resumed[p.TopicPartition]; old != nil && old.released.NextOffset >= 0 {
-			part.position, part.released, part.saved, part.paused = old.released, old.released, old.saved, old.paused
+		if old := resumed[p.TopicPartition]; old != nil {
+			if released, saved := old.mark.place(); released.NextOffset >= 0 {
+				part.position, part.paused = released, old.paused
+				part.mark.moved(released)
+				part.mark.save(saved)
+			}
 		}
 		if part.position.NextOffset < 0 {
 			find = append(find, part)
@@ -126,10 +129,11 @@ func (k *Consumer) begin(a *Assignment, resumed map[TopicPartition]*consumerPart
 	k.find(slices.DeleteFunc(find, func(p *consumerPart) bool { return p.position.NextOffset >= 0 })) // it has sought
 }
 
-// newPart begins with a partition.
+// newPart begins with a partition. saved is what is committed; -1: nothing of ours.
 func (k *Consumer) newPart(a AssignedPartition, pos Position, saved int64) *consumerPart {
-	p := &consumerPart{assigned: a, position: pos, released: pos, saved: saved, mark: k.progress.add(a.TopicPartition)}
-	p.mark.moved(pos.NextOffset)
+	p := &consumerPart{assigned: a, position: pos, mark: &progressMark{saved: saved}}
+	p.mark.moved(pos)
+	k.progress.add(k.member, p)
 	k.parts[a.TopicPartition] = p
 	k.order = append(k.order, a.TopicPartition)
 	return p
@@ -154,7 +158,7 @@ func (k *Consumer) giveUp(revoked []TopicPartition, within time.Duration) bool {
 	if k.cfg.AutoCommitInterval <= 0 {
 		return true
 	}
-	positions := k.unsaved(slices.Values(revoked))
+	positions := k.unsaved(revoked)
 	if len(positions) == 0 {
 		return true
 	}

@@ -146,3 +146,32 @@ func TestCommitsCarryMetadata(t *testing.T) {
 		}
 	})
 }
+
+// A Commit keeps to its context, also behind one that has no answer.
+func TestCommitKeepsToItsContext(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m, topic := oneMesh(t, 30)
+		k := newTestConsumer(t, m.client(Config{}), ConsumerConfig{Group: "g", Topics: []string{"t"}, Reset: ResetEarliest, AutoCommitInterval: -1})
+		pollNumbers(t, k, 30)
+		m.mu.Lock()
+		m.mute = true
+		m.mu.Unlock()
+		var first error
+		k.CommitAsync(func(err error) { first = err })
+		for _, want := range []time.Duration{time.Second, 2 * time.Second} {
+			began := time.Now()
+			if err := k.Commit(soonAfter(t, want)); !rpc.IsReason(err, reasonDeadlineExceeded) || time.Since(began) != want {
+				t.Errorf("after %v, want %v: %v", time.Since(began), want, err)
+			}
+		}
+		m.mu.Lock()
+		m.mute = false
+		m.mu.Unlock()
+		if err := k.Commit(soon(t)); err != nil || first == nil {
+			t.Errorf("once there are answers again: %v, and the first: %v", err, first)
+		}
+		if got := m.committed("g", topic.at(0)); got != 30 {
+			t.Errorf("committed %d", got)
+		}
+	})
+}

@@ -95,7 +95,7 @@ func (k *Consumer) takeAhead(n int) {
 			}
 			delete(a.parts, pos.TopicPartition)
 			if k.parts[pos.TopicPartition] == p && !p.revoking && !p.finding {
-				p.position, p.released = pos, pos
+				p.position = pos
 				k.read(p)
 			}
 		}
@@ -166,10 +166,7 @@ func (k *Consumer) passed(p *consumerPart, e *FetchEvent) {
 		return
 	}
 	p.position.NextOffset, p.position.LeaderEpoch = e.NextOffset, e.LeaderEpoch
-	p.mark.pass(e.NextOffset)
-	if !p.touched {
-		p.released = p.position
-	}
+	p.mark.pass(p.position, p.touched)
 }
 
 // touch notes that records of a partition wait to be released.
