@@ -35,6 +35,7 @@ type fakeMesh struct {
 	other    *controllerv1.Registration
 
 	mu       sync.Mutex
+	asked    []*typev1.OffsetSpec // of each ListOffsets, the first
 	revision int64
 	changed  chan struct{}
 	topics   []*controllerv1.Topic
@@ -262,11 +263,24 @@ func (m *fakeMesh) send(stream brokerv1.LogService_FetchServer, fetchID int64) e
 	}}}, rpc.NewPayload(all))
 }
 
-// ListOffsets answers that logs begin at 0.
+// ListOffsets answers that logs begin at 0 and end at 9, and that record 5 is of the
+// time 1000 ms.
 func (m *fakeMesh) ListOffsets(_ context.Context, req *brokerv1.ListOffsetsRequest) (*brokerv1.ListOffsetsResponse, error) {
 	resp := &brokerv1.ListOffsetsResponse{}
-	for range req.GetPartitions() {
-		resp.Results = append(resp.Results, &brokerv1.ListOffsetsResult{Offset: 0, LeaderEpoch: 1})
+	m.mu.Lock()
+	m.asked = append(m.asked, req.GetPartitions()[0].GetSpec())
+	m.mu.Unlock()
+	for _, p := range req.GetPartitions() {
+		result := &brokerv1.ListOffsetsResult{LeaderEpoch: 1}
+		switch at := p.GetSpec().GetTimestamp(); {
+		case p.GetSpec().GetPlace() == typev1.OffsetSpec_PLACE_LATEST:
+			result.Offset = 9
+		case at != nil && at.AsTime().UnixMilli() <= 1000:
+			result.Offset = 5
+		case at != nil:
+			result.Offset = -1
+		}
+		resp.Results = append(resp.Results, result)
 	}
 	return resp, nil
 }

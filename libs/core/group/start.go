@@ -47,6 +47,9 @@ type StartResult struct {
 // maxStartDoublings bounds how often the pause between tries doubles.
 const maxStartDoublings = 4
 
+// maxStartParts is how many partitions one question is about at most.
+const maxStartParts = 1000
+
 // starting is a partition that somebody should hold and whose start is not known.
 type starting struct {
 	policy StartPolicy
@@ -69,7 +72,8 @@ func (s *State) needsStart(g *group, m *member, p Part) bool {
 	return true
 }
 
-// askStarts asks for the starts that are due, in one effect for each policy.
+// askStarts asks for the starts that are due, in as few effects as their policies and
+// their number allow.
 func (s *State) askStarts(g *group) {
 	jobs := make(map[StartPolicy]*ResolveStart)
 	var order []*ResolveStart
@@ -79,7 +83,7 @@ func (s *State) askStarts(g *group) {
 			continue
 		}
 		e := jobs[a.policy]
-		if e == nil {
+		if e == nil || len(e.Parts) == maxStartParts {
 			s.lastJob++
 			e = &ResolveStart{Job: s.lastJob, Group: g.name, Policy: a.policy}
 			jobs[a.policy] = e

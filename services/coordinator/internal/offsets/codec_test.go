@@ -31,6 +31,10 @@ func samples() []group.KV {
 		}},
 		{Key: group.Key{Kind: group.KindOffset, Group: "g", Part: part}, Value: group.OffsetValue{NextOffset: 0, LeaderEpoch: -1}},
 		{Key: group.Key{Kind: group.KindLedger, Group: "g", Slot: 3}, Value: group.LedgerValue{Epoch: 3, Cause: "why", TimeMs: 5, Moved: 2}},
+		{Key: group.Key{Kind: group.KindLedger, Group: "g", Slot: 4}, Value: group.LedgerValue{
+			Epoch: 4, Cause: "why", TimeMs: 5, Moved: 3, FinishedMs: 6, LongestMs: 1, TotalMs: 2,
+			Moves: []group.Move{{Part: part, To: "m"}, {Part: group.Part{Partition: 2}, From: "m", To: "n"}, {Part: group.Part{Partition: 3}, From: "n"}},
+		}},
 		{Key: group.Key{Kind: group.KindMember, Group: "g", Member: "m"}},
 		{Key: group.Key{Kind: group.KindOffset, Group: "g", Part: part}},
 		Barrier(),
@@ -84,6 +88,9 @@ func TestWhatIsNotUnderstoodIsRefused(t *testing.T) {
 		{"newer version", groupKey, marshal(&storagev1.GroupValue{FormatVersion: 2}), "format version 2"},
 		{"no version", groupKey, []byte{}, "format version 0"},
 		{"malformed value", groupKey, torn, "malformed"},
+		{"member out of range", marshal(&storagev1.ShardKey{Kind: storagev1.ShardRecordKind_SHARD_RECORD_KIND_LEDGER, Group: "g"}), marshal(&storagev1.LedgerValue{
+			FormatVersion: 1, Members: []string{"m"}, Moves: []*storagev1.MoveValue{{TopicId: make([]byte, 16), From: 1, To: 2}},
+		}), "names member 2 of 1"},
 		{"short topic id", marshal(&storagev1.ShardKey{Kind: storagev1.ShardRecordKind_SHARD_RECORD_KIND_OFFSET, Group: "g", TopicId: []byte{1}}), nil, "1 bytes, not 16"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/libs/core/group"
@@ -21,10 +23,10 @@ func NewStarts(c *client.Client) *Starts { return &Starts{client: c} }
 // Resolve has a result for each partition, in order, at the latest when ctx ends.
 func (s *Starts) Resolve(ctx context.Context, policy group.StartPolicy, parts []group.Part) []group.StartResult {
 	results := make([]group.StartResult, len(parts))
-	all := make([]int, len(parts))
+	topics := make(map[group.TopicID][]int)
 	for i, p := range parts {
-		results[i] = group.StartResult{Part: p, Next: -1, LeaderEpoch: -1}
-		all[i] = i
+		results[i] = group.StartResult{Part: p, Next: -1, LeaderEpoch: -1, Failed: "it has no such offset"}
+		topics[p.Topic] = append(topics[p.Topic], i)
 	}
 	var spec *typev1.OffsetSpec
 	switch policy.Kind {
@@ -37,16 +39,31 @@ func (s *Starts) Resolve(ctx context.Context, policy group.StartPolicy, parts []
 	default:
 		spec = client.Latest()
 	}
-	// A timestamp after the last record's has no offset: there the end is meant, as of
-	// later than the question, so that it cannot lie before a record of that time.
-	if none := s.ask(ctx, spec, results, all); len(none) > 0 {
-		s.ask(ctx, client.Latest(), results, none)
+	// Each topic for itself: one that is gone is waited for, and must not keep the
+	// others waiting.
+	var g errgroup.Group
+	g.SetLimit(maxTopicsAsked)
+	for _, which := range topics {
+		g.Go(func() error {
+			// A timestamp after the last record's has no offset: there the end is meant, as
+			// of before the question, so that it passes over no record of that time which
+			// comes in between.
+			if spec.GetTimestamp() != nil {
+				s.ask(ctx, client.Latest(), results, which)
+			}
+			s.ask(ctx, spec, results, which)
+			return nil
+		})
 	}
+	_ = g.Wait() // failures are in the results
 	return results
 }
 
-// ask asks for some of the results, and lists those that have no such offset.
-func (s *Starts) ask(ctx context.Context, spec *typev1.OffsetSpec, results []group.StartResult, which []int) (none []int) {
+// maxTopicsAsked is how many topics are asked about at a time.
+const maxTopicsAsked = 16
+
+// ask asks for some of the results. One that has no such offset stays as it is.
+func (s *Starts) ask(ctx context.Context, spec *typev1.OffsetSpec, results []group.StartResult, which []int) {
 	queries := make([]client.OffsetQuery, 0, len(which))
 	for _, i := range which {
 		queries = append(queries, client.OffsetQuery{
@@ -61,12 +78,8 @@ func (s *Starts) ask(ctx context.Context, spec *typev1.OffsetSpec, results []gro
 			r.Failed = "the question was not answered"
 		case answers[k].Err != nil:
 			r.Failed = answers[k].Err.Error()
-		case answers[k].Offset < 0:
-			r.Failed = "there is no record of that time or later"
-			none = append(none, i)
-		default:
+		case answers[k].Offset >= 0:
 			r.Next, r.Failed = answers[k].Offset, ""
 		}
 	}
-	return none
 }

@@ -35,7 +35,7 @@ func testConfig() Config {
 func topics(list ...group.Topic) group.Topics { return group.Topics{View: group.NewTopicView(list)} }
 
 // start runs a shard over the log until the returned function is called.
-func start(t *testing.T, log Log, epoch int64) (*Shard, func(cause error)) {
+func start(t testing.TB, log Log, epoch int64) (*Shard, func(cause error)) {
 	t.Helper()
 	s := newShard(testConfig(), log, 0, epoch, topics(topicA), make(chan struct{}, 4))
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
