@@ -37,6 +37,7 @@ type Config struct {
 	MaxCommits          int           `config:"max.unanswered.commits" default:"64" help:"Commits of one stream on their way; beyond it the stream is not read."`
 	OpenTimeout         time.Duration `config:"open.timeout" default:"10s" help:"How long a stream may take to send its open message."`
 	AdminTimeout        time.Duration `config:"admin.timeout" default:"30s" help:"Longest an admin call without a deadline may take."`
+	ProxiedClients      bool          `config:"proxied.clients" default:"false" help:"Clients come through a proxy that answers HTTP/2 pings in their place: a group's member lives only as long as it sends messages, ping for example, within its session timeout."`
 	MarksTimeout        time.Duration `config:"describe.timeout" default:"2s" help:"How long a description waits for brokers or controllers that do not answer."`
 }
 
@@ -108,6 +109,6 @@ func (c *Config) limits() handler.Limits {
 		MaxProduceStreams: c.MaxProduceStreams, MaxConsumeStreams: c.MaxConsumeStreams, MaxProduceBytes: c.MaxBufferedBytes,
 		MaxProducers: c.MaxProducers, BatchBytes: c.BatchBytes, FetchBytes: c.FetchBytes,
 		MaxResponseBytes: c.MaxResponseBytes, MaxDecodedBytes: c.MaxDecodedBytes,
-		AdminTimeout: c.AdminTimeout, MarksTimeout: c.MarksTimeout,
+		AdminTimeout: c.AdminTimeout, MarksTimeout: c.MarksTimeout, ProxiedClients: c.ProxiedClients,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/peer"
@@ -72,7 +73,13 @@ type consumeStream struct {
 	left    bool // the membership has ended; nothing to detach
 	work    sync.WaitGroup
 
-	statusAt time.Time // when to look next what reading waits for
+	statusAt time.Time    // when to look next what reading waits for
+	offered  time.Time    // when the sender was last given a message
+	heard    atomic.Int64 // when the client's last message came, in ns since 1970
+	// progress is what the member tells its coordinator with its next ping; nil: nothing.
+	progress atomic.Pointer[[]client.MemberProgress]
+	// sessionTimeout is the member's; written before the member begins.
+	sessionTimeout time.Duration
 
 	mu  sync.Mutex
 	err error // what the loop ended with
@@ -203,20 +210,54 @@ func (s *consumeStream) tick(now time.Time) {
 		return
 	}
 	s.statusAt = now.Add(statusInterval)
-	for _, err := range s.fetcher.Waiting() {
+	waiting := s.fetcher.Waiting()
+	if s.member != nil {
+		told := s.session.Progress(now, waiting, !s.asked && now.Sub(s.offered) > blockedAfter)
+		s.progress.Store(&told)
+	}
+	for _, err := range waiting {
 		s.session.Waiting(err)
 		return
 	}
 }
 
+// lastProgress is how far the client had come a moment ago. It is called by the
+// member's own goroutine.
+func (s *consumeStream) lastProgress() []client.MemberProgress {
+	if p := s.progress.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// alive reports whether the client is there. The server's HTTP/2 pings end the stream
+// of one that is gone, unless a proxy answers them: then messages count, and nothing
+// else.
+func (s *consumeStream) alive() bool {
+	if s.ctx.Err() != nil {
+		return false
+	}
+	if !s.h.cfg.Limits.ProxiedClients {
+		return true
+	}
+	return s.h.cfg.Now().Sub(time.Unix(0, s.heard.Load())) < s.sessionTimeout
+}
+
 // heldBackRetry is how often a stream looks whether its session was confirmed.
 const heldBackRetry = 100 * time.Millisecond
+
+// blockedAfter is how long a client may take to take a message before it counts as one
+// that does not read.
+const blockedAfter = time.Second
 
 // statusInterval is how often a stream looks what its reading waits for.
 const statusInterval = 2 * time.Second
 
 func (s *consumeStream) setTimer(t *time.Timer, now time.Time) {
 	at := s.session.WakeAt()
+	if s.fetcher != nil && s.statusAt.IsZero() {
+		s.statusAt = now // a zero time would stop the timer instead
+	}
 	if s.fetcher != nil && (at.IsZero() || s.statusAt.Before(at)) {
 		at = s.statusAt
 	}
@@ -275,6 +316,7 @@ func (s *consumeStream) offer(now time.Time) error {
 	s.asked = false
 	select {
 	case s.out <- o:
+		s.offered = now
 		return nil
 	case <-s.ctx.Done():
 		return s.ctx.Err()
@@ -283,6 +325,7 @@ func (s *consumeStream) offer(now time.Time) error {
 
 func (s *consumeStream) receive(m consumeReceived) {
 	now := s.h.cfg.Now()
+	s.heard.Store(now.UnixNano())
 	switch {
 	case errors.Is(m.err, io.EOF):
 		s.session.HalfClose(now)

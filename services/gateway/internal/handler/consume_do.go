@@ -108,7 +108,7 @@ func (s *consumeStream) fetch(starts []client.FetchStart) {
 		limits := s.h.cfg.Limits
 		f, err := s.h.cfg.Mesh.NewFetcher(client.FetcherConfig{
 			CreditBytes: limits.FetchBytes, MaxResponseBytes: limits.MaxResponseBytes, MaxDecodedBytes: limits.MaxDecodedBytes,
-			Isolation: s.session.Settings().Isolation, Replica: s.session.Settings().Replica,
+			Isolation: s.session.Settings().Isolation, Replica: s.session.Settings().Replica, Rack: s.session.Settings().ClientRack,
 		})
 		if err != nil {
 			s.session.Fail(err)
@@ -219,13 +219,14 @@ func (s *consumeStream) joinWith(settings session.ConsumeSettings, owned []clien
 	if s.session.State() != session.ConsumeJoining {
 		return // it left before it joined
 	}
+	s.sessionTimeout = settings.SessionTimeout
 	member, err := s.h.cfg.Mesh.JoinGroup(client.MemberConfig{
 		Group: settings.Group, MemberID: settings.MemberID, Attach: settings.Attach, Owned: owned,
 		InstanceID: settings.InstanceID, Topics: settings.Topics, TopicPattern: settings.TopicPattern, Assignor: settings.Assignor,
 		SessionTimeout: settings.SessionTimeout, RebalanceTimeout: settings.RebalanceTimeout,
-		ClientID: settings.ClientID, ClientHost: s.clientHost(), ResetPolicy: resetPolicy(settings.StartAt),
-		// The server's HTTP/2 pings end the stream of a client that is gone.
-		Alive: func() bool { return s.ctx.Err() == nil },
+		ClientID: settings.ClientID, ClientHost: s.clientHost(), MaxProcessing: settings.MaxProcessing,
+		ResetPolicy: resetPolicy(settings.StartAt), ResetDuration: settings.StartByDuration, ResetTimestamp: time.UnixMilli(settings.StartTimestampMs),
+		LeaveStarts: settings.LeaveOffsets, Progress: s.lastProgress, Alive: s.alive,
 	})
 	if err != nil {
 		s.session.Fail(err)
@@ -240,13 +241,15 @@ func resetPolicy(at gatewayv1.StartAt) coordinatorv1.OffsetResetPolicy {
 	switch at {
 	case gatewayv1.StartAt_START_AT_EARLIEST:
 		return coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_EARLIEST
+	case gatewayv1.StartAt_START_AT_NONE:
+		return coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_NONE
+	case gatewayv1.StartAt_START_AT_TIMESTAMP:
+		return coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_TIMESTAMP
+	case gatewayv1.StartAt_START_AT_BY_DURATION:
+		return coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_BY_DURATION
 	case gatewayv1.StartAt_START_AT_LATEST, gatewayv1.StartAt_START_AT_UNSPECIFIED:
-		return coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_LATEST
-	case gatewayv1.StartAt_START_AT_NONE, gatewayv1.StartAt_START_AT_TIMESTAMP:
-		// A timestamp is looked up here, once the assignment says that there is no
-		// committed offset.
 	}
-	return coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_NONE
+	return coordinatorv1.OffsetResetPolicy_OFFSET_RESET_POLICY_LATEST
 }
 
 // listen tells the session what happens to the membership.

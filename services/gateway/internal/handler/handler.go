@@ -35,6 +35,7 @@ type Limits struct {
 	MaxDecodedBytes   int           // that one batch may unpack to
 	AdminTimeout      time.Duration // of admin calls without a deadline
 	MarksTimeout      time.Duration // that a description waits for brokers
+	ProxiedClients    bool          // HTTP/2 pings say nothing about whether a client lives
 }
 
 // Config is what a Handler needs. All fields are required unless stated.

@@ -3,6 +3,8 @@ package session
 import (
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/client"
@@ -200,6 +202,9 @@ func (c *Consume) WakeAt() time.Time {
 	earliest(c.drainAt)
 	if c.state != ConsumeLeaving {
 		earliest(c.autoAt)
+		if c.batch != nil {
+			earliest(c.batch.retryAt)
+		}
 		for _, p := range c.parts {
 			earliest(p.revokeBy)
 		}
@@ -228,6 +233,7 @@ func (c *Consume) Tick(now time.Time) {
 	if c.state == ConsumeLeaving {
 		return
 	}
+	c.retryGate(now)
 	if !c.autoAt.IsZero() && !now.Before(c.autoAt) {
 		c.autoAt = now.Add(c.settings.AutoCommitInterval)
 		c.autoCommit(nil)
@@ -321,11 +327,14 @@ func (c *Consume) Drain(now time.Time) {
 		c.state = ConsumeDraining
 		c.drainAt = now.Add(c.limits.DrainTimeout)
 		c.dropBatch(nil)
-		for _, p := range c.parts {
+		for _, p := range c.sortedParts() {
 			c.stop(p)
+			c.giveBack(p)
 		}
 		c.autoCommit(nil)
-		c.send(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_Drain{Drain: &gatewayv1.ConsumeDrain{}}})
+		c.send(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_Drain{Drain: &gatewayv1.ConsumeDrain{
+			ResumeToken: resumeToken(c.memberID, c.attach), Within: durationpb.New(c.limits.DrainTimeout),
+		}}})
 		if c.halfClosed {
 			c.end(errDraining())
 		}
@@ -340,8 +349,9 @@ func (c *Consume) Drain(now time.Time) {
 func (c *Consume) leave(time.Time) {
 	c.state = ConsumeLeaving
 	c.dropBatch(nil)
-	for _, p := range c.parts {
+	for _, p := range c.sortedParts() {
 		c.stop(p)
+		c.giveBack(p)
 	}
 	c.commitStarts()
 	c.autoCommit(nil)

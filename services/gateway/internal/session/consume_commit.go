@@ -15,6 +15,7 @@ type commit struct {
 	positions []*gatewayv1.ConsumePosition
 	parts     []*part // in the order of positions
 	refused   []*gatewayv1.ConsumePartitionError
+	gate      *batch // what is held until it is committed; nil: nothing
 }
 
 // release notes how far records have been worked on. A partition that is not held
@@ -27,6 +28,7 @@ func (c *Consume) release(m *gatewayv1.ConsumeRelease) {
 		}
 		if p := c.byName[name{pos.GetTopic(), pos.GetPartition()}]; p != nil && !p.revokeDone && p.isTopicOf(pos) {
 			p.released = pos
+			p.finished(pos.GetNextOffset())
 		}
 	}
 }
@@ -48,6 +50,9 @@ func (c *Consume) receiveCommit(m *gatewayv1.ConsumeCommit) {
 	switch {
 	case c.settings.Group == "":
 		fail(typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "the stream reads without a group, so there is nothing to commit to; open with a group")
+		return
+	case c.settings.AtMostOnce:
+		fail(typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "the stream commits before it hands out (at_most_once), and a commit of an earlier place would have records come twice; open without it to commit yourself")
 		return
 	case m.GetSequence() <= c.lastSeq:
 		fail(typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "commit %d comes after commit %d; number them rising, from 1", m.GetSequence(), c.lastSeq)
@@ -170,6 +175,9 @@ func (c *Consume) Committed(now time.Time, op int64, r client.CommitResult, err 
 	for i, p := range co.parts {
 		p.pending--
 		refused := r.Refused[p.id]
+		if co.gate != nil && c.opened(now, co, p, err, refused) {
+			continue
+		}
 		switch {
 		case err != nil:
 		case refused != nil:
@@ -177,6 +185,9 @@ func (c *Consume) Committed(now time.Time, op int64, r client.CommitResult, err 
 		default:
 			m.Committed = append(m.Committed, co.positions[i])
 			p.acked = co.positions[i].GetNextOffset()
+			if co.sequence > 0 && p.processed < p.acked && p.isTopicOf(co.positions[i]) {
+				p.finished(p.acked)
+			}
 			continue
 		}
 		// The next auto-commit tries again.
@@ -184,7 +195,7 @@ func (c *Consume) Committed(now time.Time, op int64, r client.CommitResult, err 
 			p.committed = -1
 		}
 	}
-	if co.sequence > 0 || err != nil || len(m.Refused) > 0 {
+	if co.gate == nil && (co.sequence > 0 || err != nil || len(m.Refused) > 0) {
 		c.commitResult(m)
 	}
 	c.reconcile(now)

@@ -20,7 +20,10 @@ const messageOverhead = 512
 type batch struct {
 	part  *part
 	event *client.FetchEvent
-	next  int // index of the next record
+	next  int     // index of the next record
+	gate  *commit // it is handed out once this is committed; nil: at once
+	// retryAt is when that commit is to be made again; zero: it is on its way.
+	retryAt time.Time
 }
 
 // WantsData reports whether Fetched may bring something: one batch at a time is
@@ -70,12 +73,15 @@ func (c *Consume) Fetched(now time.Time, e *client.FetchEvent) {
 		b.skip(p)
 		if b.left(p) {
 			c.batch = b
+			c.commitFirst(b)
 			return
 		}
 		c.moved(p, e.NextOffset, e.LeaderEpoch)
+		c.passOver(p)
 		e.Release()
 	case client.FetchProgress:
 		c.moved(p, e.NextOffset, e.LeaderEpoch)
+		c.passOver(p)
 		e.Release()
 	default:
 		e.Release()
@@ -171,7 +177,7 @@ func (c *Consume) Next(now time.Time) (Outgoing, bool) {
 			return c.Next(now)
 		}
 	}
-	if c.batch == nil || c.creditMode && c.credit <= 0 || c.HoldsBack(now) {
+	if c.batch == nil || c.batch.gate != nil || c.creditMode && c.credit <= 0 || c.HoldsBack(now) {
 		return Outgoing{}, false
 	}
 	return c.records(now)
@@ -214,7 +220,8 @@ func (c *Consume) records(now time.Time) (Outgoing, bool) {
 		event.Release()
 	}
 	c.lastStatus = typev1.ErrorReason_ERROR_REASON_UNSPECIFIED
-	p.told = m.NextOffset
+	p.told, p.anything = m.NextOffset, true
+	p.handOut(m.NextOffset, now)
 	c.moved(p, m.NextOffset, epoch)
 	if c.creditMode {
 		c.credit -= m.Cost

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/client"
@@ -189,13 +191,21 @@ func (c *Consume) Attached(now time.Time, memberID string, attach int64) {
 		// The coordinator was lost and found again. The client may resume with the
 		// number it knows: an older one of the same membership is as good.
 		c.lastStatus = typev1.ErrorReason_ERROR_REASON_UNSPECIFIED
+		c.attach = attach
 	case ConsumeNew, ConsumeLeaving, ConsumeEnded:
 	}
 }
 
 func (c *Consume) sendOpened() {
 	c.lastStatus = typev1.ErrorReason_ERROR_REASON_UNSPECIFIED
+	limits := &gatewayv1.ConsumeLimits{
+		MaxMessageBytes: int32(c.settings.MaxMessageBytes), MaxUnansweredCommits: int32(c.limits.MaxCommits), MaxPartitions: int32(c.limits.MaxPartitions),
+	}
+	if c.settings.Group != "" {
+		limits.SessionTimeout, limits.RebalanceTimeout = durationpb.New(c.settings.SessionTimeout), durationpb.New(c.settings.RebalanceTimeout)
+	}
 	c.send(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_Opened{Opened: &gatewayv1.ConsumeOpened{
 		Handshake: c.identity.Handshake, Gateway: c.identity.Process, MemberId: c.memberID, Attach: c.attach,
+		ResumeToken: resumeToken(c.memberID, c.attach), Limits: limits,
 	}}})
 }

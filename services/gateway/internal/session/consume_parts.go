@@ -36,6 +36,10 @@ type part struct {
 	highMark  int64
 	queued    bool // in Consume.progress
 
+	anything  bool     // something was handed out
+	handed    []handed // what the client has not finished, oldest first
+	processed int64    // below it the client has worked on everything; -1: nothing was told
+
 	end   int64 // where stop_at_end stops; -1: not known yet
 	ended bool
 
@@ -182,6 +186,7 @@ func (c *Consume) revoke(now time.Time, p *part, a *client.Assignment) {
 	p.revokeBy = now.Add(within)
 	c.dropBatch(p)
 	c.stop(p)
+	c.giveBack(p)
 	if c.halfClosed {
 		p.revokeDone = true
 	}
@@ -238,7 +243,7 @@ func (c *Consume) partitionError(topic string, partition int32, err *rpc.Error) 
 func (c *Consume) add(a client.AssignedPartition, cause string) {
 	p := &part{
 		id: a.TopicPartition, topic: a.Topic, epoch: a.AssignmentEpoch, cause: cause,
-		position: a.StartOffset, lastEpoch: a.StartLeaderEpoch, end: -1, committed: -1, acked: -1,
+		position: a.StartOffset, lastEpoch: a.StartLeaderEpoch, end: -1, committed: -1, acked: -1, processed: -1,
 	}
 	c.parts[p.id] = p
 	n := name{p.topic, p.id.Partition}
@@ -265,14 +270,23 @@ func (c *Consume) add(a client.AssignedPartition, cause string) {
 	if p.position < 0 {
 		if c.settings.StartAt == gatewayv1.StartAt_START_AT_NONE {
 			c.announce(p)
-			c.failPart(p, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_OFFSET_OUT_OF_RANGE,
-				"partition %d of topic %q has no position and start_at is none; seek to where reading should start", p.id.Partition, p.topic))
+			c.failPart(p, noStart(c.settings.Group, p))
 			return
 		}
 		spec = c.startSpec()
 		p.first = c.settings.Group != "" && !c.settings.LeaveOffsets
 	}
 	c.resolve(p, spec)
+}
+
+// noStart is the error of a partition that starts nowhere.
+func noStart(group string, p *part) *rpc.Error {
+	reason, what := typev1.ErrorReason_ERROR_REASON_OFFSET_OUT_OF_RANGE, "has no position"
+	if group != "" {
+		reason, what = typev1.ErrorReason_ERROR_REASON_NO_COMMITTED_OFFSET, "has no offset committed by the group"
+	}
+	return rpc.Errorf(reason, "partition %d of topic %q %s, and start_at is none; seek to where reading should start", p.id.Partition, p.topic, what).
+		WithAction(typev1.Action_ACTION_CHOOSE)
 }
 
 func (c *Consume) startSpec() *typev1.OffsetSpec {
@@ -404,6 +418,7 @@ func (c *Consume) drop(p *part) {
 func (c *Consume) failPart(p *part, err *rpc.Error) {
 	c.dropBatch(p)
 	c.stop(p)
+	c.giveBack(p)
 	p.failed, p.resolving = true, false
 	c.partitionError(p.topic, p.id.Partition, err)
 }
@@ -449,6 +464,7 @@ func (c *Consume) seek(m *gatewayv1.ConsumeSeek) {
 	c.dropBatch(p)
 	c.stop(p)
 	p.seekID, p.ended, p.failed, p.first, p.lastEpoch = m.GetSeekId(), false, false, false, -1
+	p.handed, p.processed, p.anything = nil, -1, false
 	if spec != nil {
 		p.position = -1
 		c.resolve(p, spec)

@@ -86,6 +86,7 @@ func consumeSettings(o *gatewayv1.ConsumeOpen, limits ConsumeLimits) (ConsumeSet
 	}
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	s.takeToken(o.GetResumeToken(), bad)
 	s.checkWhat(bad)
 	s.checkNumbers(limits, bad)
 	var err error
@@ -117,6 +118,21 @@ func consumeSettings(o *gatewayv1.ConsumeOpen, limits ConsumeLimits) (ConsumeSet
 		s.StartAt = gatewayv1.StartAt_START_AT_LATEST
 	}
 	return s, nil
+}
+
+// takeToken reads what a resume token stands for.
+func (s *ConsumeSettings) takeToken(token string, bad func(string, ...any)) {
+	if token == "" {
+		return
+	}
+	if s.MemberID != "" || s.Attach != 0 {
+		bad("resume_token stands for member_id and attach; leave those out")
+		return
+	}
+	var err error
+	if s.MemberID, s.Attach, err = parseToken(token); err != nil {
+		bad("%w", err)
+	}
 }
 
 // checkTogether checks what must not, or must, stand beside each other.

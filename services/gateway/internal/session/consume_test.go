@@ -304,7 +304,7 @@ func TestStartAt(t *testing.T) {
 		gatewayv1.StartAt_START_AT_LATEST:      {"* resolve 0 place:PLACE_LATEST"},
 		gatewayv1.StartAt_START_AT_EARLIEST:    {"* resolve 0 place:PLACE_EARLIEST"},
 		gatewayv1.StartAt_START_AT_TIMESTAMP:   {"* resolve 0 timestamp:{seconds:12 nanos:345000000}"},
-		gatewayv1.StartAt_START_AT_NONE:        {"< assigned 0@-1", "< error 0 OFFSET_OUT_OF_RANGE/CHOOSE"},
+		gatewayv1.StartAt_START_AT_NONE:        {"< assigned 0@-1", "< error 0 NO_COMMITTED_OFFSET/CHOOSE"},
 	} {
 		h := newHarness(t).group(&gatewayv1.ConsumeOpen{StartAt: at, StartTimestampMs: 12_345}).forget()
 		h.assign(1, "0")
