@@ -7,7 +7,7 @@
 //  1. Make a State with New and give it the topics with Topics before anything
 //     else, and again whenever they change.
 //  2. Give it Claim when the shard is assigned to this process. Run the Fence
-//     effect: append a first record under (epoch, attempt). Answer FenceResult.
+//     effect: append a FENCE under (epoch, attempt). Answer FenceResult.
 //  3. Run the Load effect: give every record of the shard's log, from its start to
 //     the fencing record, as Replayed, then Loaded.
 //  4. From then on give it requests, and run the effects of each Step in order. An
@@ -17,8 +17,11 @@
 //     Barrier that was begun after their cause has committed, so that a process
 //     which no longer owns the shard confirms nothing. The exceptions are refusals
 //     that say nothing about the group (loading, too much queued, shard lost).
-//  6. Call Step with a Tick at the time of the newest WakeAt.
-//  7. On Abandon forget every member's stream of this shard. With Reload a Fence
+//  6. Answer a ResolveStart with Start events that together name each of its
+//     partitions, found or failed. It is the one effect that may be run before what
+//     caused it has committed: it changes nothing.
+//  7. Call Step with a Tick at the time of the newest WakeAt.
+//  8. On Abandon forget every member's stream of this shard. With Reload a Fence
 //     follows, else the State waits for another Claim.
 //
 // Three epochs order everything. The group epoch is the version of the target: who
@@ -34,6 +37,11 @@
 // known of its tenure: it listed that tenure before, or it has acknowledged the
 // epoch in which the tenure was revoked. An older acknowledgement that is still on
 // its way therefore never ends a newer tenure.
+//
+// Nobody is given a partition without a committed offset, unless its member wants
+// that, nor one whose offset is being reset: first the offset is written. A reset, and
+// what a member gets back after one, is in a group epoch above those of all tenures
+// before it, so that commits of what was read before are refused.
 //
 // The key-value pairs of one Append are ordered so that every prefix of the log is
 // a state in which these rules hold.

@@ -15,9 +15,10 @@ import (
 // Log is one partition. It is safe for concurrent use; its zero value is empty.
 type Log struct {
 	mu      sync.Mutex
-	records []record.Record
+	records []record.Record // those of the mesh itself have no key
 	fence   offsets.Fence
 	appends []offsets.Fence
+	fences  []record.Fence
 	tried   int
 	reads   int
 	fault   func(n int) (lands bool, err error)
@@ -77,6 +78,13 @@ func (l *Log) land(batch []byte) (int64, error) {
 		return -1, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INVALID_RECORD, "%w", err)
 	}
 	for r.Next() {
+		if r.Header().Attributes.Control() {
+			if kind, fence, ok := record.Control(batch); ok && kind == record.ControlFence {
+				l.fences = append(l.fences, fence)
+			}
+			l.add(nil, nil)
+			continue
+		}
 		l.add(r.Record().Key, r.Record().Value)
 	}
 	return base, r.Err()
@@ -93,6 +101,9 @@ func (l *Log) Read(_ context.Context, _ int32, end int64, f func(key, value []by
 	records := l.records[:end]
 	l.mu.Unlock()
 	for _, r := range records {
+		if r.Key == nil {
+			continue
+		}
 		if err := f(r.Key, r.Value); err != nil {
 			return err
 		}
@@ -151,6 +162,13 @@ func (l *Log) Appends() []offsets.Fence {
 	return slices.Clone(l.appends)
 }
 
+// Fences lists the FENCE batches in the log, in order.
+func (l *Log) Fences() []record.Fence {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.fences)
+}
+
 // Reads tells how often the log was read.
 func (l *Log) Reads() int {
 	l.mu.Lock()
@@ -164,6 +182,9 @@ func (l *Log) Records() ([]group.KV, error) {
 	defer l.mu.Unlock()
 	var kvs []group.KV
 	for _, r := range l.records {
+		if r.Key == nil {
+			continue
+		}
 		kv, err := offsets.Decode(r.Key, r.Value)
 		if err != nil {
 			return nil, err

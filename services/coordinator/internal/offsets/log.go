@@ -59,6 +59,13 @@ type Fence struct {
 	Sequence   int64 // of the append within the attempt, from 0
 }
 
+// FenceBatch encodes the control batch by which an owner fences its shard: every
+// replica remembers it, so that whoever leads the shard, now or later, refuses what
+// comes under a lower one.
+func FenceBatch(f Fence, nowMs int64) ([]byte, error) {
+	return record.BuildFence(record.Fence{ShardEpoch: f.ShardEpoch, Attempt: int64(f.Attempt)}, nowMs)
+}
+
 // Log is the partitions of one life of the internal topic. It is safe for
 // concurrent use.
 type Log struct {

@@ -12,7 +12,8 @@
 //     used when it ends.
 //
 // A shard is fenced in the log before it serves: its first append under (shard
-// epoch, attempt) is a BARRIER; once that has committed, it reads the log up to it.
+// epoch, attempt) is a FENCE, which the log remembers for as long as there is no higher
+// one; once that has committed, the shard reads the log up to it.
 // Appends of one shard go one at a time; everything that comes in meanwhile shares
 // the next one. After an append whose outcome is unknown, the shard answers nothing
 // until it has been fenced with the next attempt and loaded again.

@@ -89,18 +89,18 @@ func (s *Shard) trouble(err error) {
 	}
 }
 
-// startFence appends the first record under (epoch, attempt). Whatever its
-// failure, the next attempt follows.
+// startFence appends the FENCE of (epoch, attempt). Whatever its failure, the next
+// attempt follows.
 func (s *Shard) startFence(ctx context.Context, e group.Fence) {
 	fence := offsets.Fence{ShardEpoch: e.Epoch, Attempt: e.Attempt}
 	s.fence = fence
 	s.asked()
 	s.work.Go(func() {
 		r := result{attempt: e.Attempt, used: 1}
-		batches, err := offsets.Batches([]group.KV{offsets.Barrier()}, s.cfg.MaxBatchBytes, time.Now().UnixMilli())
+		batch, err := offsets.FenceBatch(fence, time.Now().UnixMilli())
 		var base int64
 		if err == nil {
-			base, err = s.append(ctx, fence, batches[0])
+			base, err = s.append(ctx, fence, batch)
 		}
 		r.event, r.end, r.err = group.FenceResult{OK: err == nil}, base+1, err
 		s.report(ctx, r)

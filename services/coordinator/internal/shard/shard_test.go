@@ -15,6 +15,7 @@ import (
 	storagev1 "github.com/leat-io/leat/gen/go/leat/storage/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/core/group"
+	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/services/coordinator/internal/logtest"
 	"github.com/leat-io/leat/services/coordinator/internal/offsets"
@@ -47,8 +48,8 @@ func TestShardFencesThenLoadsThenServes(t *testing.T) {
 		if got := log.Appends()[0]; got != (offsets.Fence{ShardEpoch: 3}) {
 			t.Fatalf("the first append is under %+v", got)
 		}
-		if kvs, err := log.Records(); err != nil || kvs[2].Key.Kind != group.KindBarrier {
-			t.Fatalf("the log is %+v (%v), want a barrier behind what was there", kvs, err)
+		if got := log.Fences(); len(got) != 1 || got[0] != (record.Fence{ShardEpoch: 3}) {
+			t.Fatalf("the log has the fences %+v, want one behind what was there", got)
 		}
 	})
 }
@@ -124,6 +125,9 @@ func TestUnknownAppendReloads(t *testing.T) {
 			}
 			if log.Reads() != 2 {
 				t.Fatalf("the log was read %d times, want 2", log.Reads())
+			}
+			if got := log.Fences(); !slices.Equal(got, []record.Fence{{ShardEpoch: 1}, {ShardEpoch: 1, Attempt: 1}}) {
+				t.Fatalf("the log has the fences %+v", got)
 			}
 		})
 	}
