@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -366,6 +367,22 @@ func TestListOffsets(t *testing.T) {
 	for _, r := range d.GetReplicas() {
 		if !r.GetLeads() || r.GetHighWatermark() != r.GetLogEndOffset() || r.GetDurableEndOffset() != r.GetLogEndOffset() {
 			t.Errorf("replica %v", r)
+		}
+		if r.Age != nil {
+			t.Errorf("an age is told that nobody asked for: %v", r)
+		}
+	}
+	// Records are as old as their append, whatever timestamps they carry.
+	ages := &brokerv1.DescribeReplicasRequest{}
+	for _, offset := range []int64{0, 2, 1 << 40} {
+		ages.Replicas = append(ages.Replicas, &brokerv1.ReplicaName{TopicId: id[:], AgeOf: &offset})
+	}
+	if d, err = h.client.DescribeReplicas(t.Context(), ages); err != nil || len(d.GetReplicas()) != 3 {
+		t.Fatalf("ages: %v, %v", d, err)
+	}
+	for i, r := range d.GetReplicas() {
+		if known := i < 2; known != (r.Age != nil) || r.GetAgeAtLeast() || r.GetAge().AsDuration() < 0 || r.GetAge().AsDuration() > time.Minute {
+			t.Errorf("the age of question %d is %v", i, r)
 		}
 	}
 }

@@ -110,6 +110,7 @@ func (r *Replica) appendOne(a *partition.Append) {
 	case err == nil:
 		b.appendTime = info.AppendTime
 		r.recent.note(info.BaseOffset, now)
+		r.ages.note(info.BaseOffset, now, false)
 		if b.span != nil {
 			r.ring.add(spanRange{base: info.BaseOffset, end: info.LastOffset + 1, span: b.span.SpanContext()})
 		}

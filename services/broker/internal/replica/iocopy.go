@@ -44,6 +44,7 @@ func (r *Replica) appendCopy(e *partition.AppendCopy) {
 	switch {
 	case err == nil:
 		r.recent.note(e.Base, done.Now)
+		r.ages.note(e.Base, done.Now, r.leaderHW > done.End)
 		r.step(done)
 	case refusedBatch(err), isStale(err):
 		r.m.cfg.Metrics.copyFailures.Inc()
@@ -233,6 +234,7 @@ func (r *Replica) truncate(e *partition.Truncate) {
 		return
 	}
 	r.ring, r.checkpointed = spanRing{}, 0
+	r.ages.cut(end)
 	r.step(&partition.Truncated{Op: e.Op, End: end, Epochs: epochsOf(log), Now: r.m.now()})
 	r.tellReaders(false)
 }
@@ -253,7 +255,7 @@ func (r *Replica) reset(e *partition.Reset) {
 		r.resetFailed(e.Op, err)
 		return
 	}
-	r.ring, r.checkpointed = spanRing{}, 0
+	r.ring, r.checkpointed, r.ages = spanRing{}, 0, ages{since: r.m.now()}
 	log := r.log()
 	r.step(&partition.Truncated{Op: e.Op, End: log.EndOffset(), Epochs: epochsOf(log), Now: r.m.now()})
 	r.tellReaders(false)

@@ -240,7 +240,11 @@ func (m *Manager) Describe(names []*brokerv1.ReplicaName) []*brokerv1.ReplicaDes
 			out = append(out, &brokerv1.ReplicaDescription{TopicId: n.GetTopicId(), Partition: n.GetPartition(), Error: rpc.ToProto(err)})
 			continue
 		}
-		out = append(out, r.Describe())
+		d := r.Describe()
+		if n.AgeOf != nil {
+			r.tellAge(d, n.GetAgeOf())
+		}
+		out = append(out, d)
 	}
 	return out
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/commitlog"
@@ -233,4 +235,17 @@ func (r *Replica) Describe() *brokerv1.ReplicaDescription {
 	}
 	d.SizeBytes = size
 	return d
+}
+
+// tellAge adds to a description how long ago the record at an offset was appended,
+// that of the first one for an offset below the log. There is none at or above the end.
+func (r *Replica) tellAge(d *brokerv1.ReplicaDescription, offset int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	offset = max(offset, r.core.Start())
+	if offset >= r.core.End() {
+		return
+	}
+	age, atLeast := r.ages.of(offset, r.m.now())
+	d.Age, d.AgeAtLeast = durationpb.New(age), atLeast
 }

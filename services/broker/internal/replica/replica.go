@@ -66,6 +66,7 @@ type Replica struct {
 	quiet     *sync.Cond
 	readers   map[*subscription]struct{}
 	ring      spanRing
+	ages      ages
 	refused   *rpc.Error // what the log said to the append it refused last
 	gone      bool       // deleted, set aside or replaced
 
@@ -126,7 +127,7 @@ func (r *Replica) Config() *topicconfig.Config { return r.config.Load() }
 func newReplica(m *Manager, key store.Key, topic string, internal bool, stored *store.Replica, verdict store.Verdict) *Replica {
 	r := &Replica{
 		Key: key, Topic: topic, Internal: internal, m: m, verdict: verdict,
-		core: partition.New(m.cfg.Self), batches: map[int64]*Batch{}, readers: map[*subscription]struct{}{},
+		core: partition.New(m.cfg.Self), batches: map[int64]*Batch{}, readers: map[*subscription]struct{}{}, ages: ages{since: m.now()},
 	}
 	r.quiet = sync.NewCond(&r.mu)
 	if stored != nil {
