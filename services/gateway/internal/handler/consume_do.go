@@ -177,11 +177,12 @@ func offsetQueries(asks []session.ConsumeResolve) []client.OffsetQuery {
 
 func queriesOf(a session.ConsumeResolve) []client.OffsetQuery {
 	var out []client.OffsetQuery
-	if a.Spec != nil {
-		out = append(out, client.OffsetQuery{TopicPartition: a.Partition, Spec: a.Spec})
-	}
+	// A leader answers in order: a record that comes between end and time is found.
 	if a.EndToo {
 		out = append(out, client.OffsetQuery{TopicPartition: a.Partition, Spec: client.Latest()})
+	}
+	if a.Spec != nil {
+		out = append(out, client.OffsetQuery{TopicPartition: a.Partition, Spec: a.Spec})
 	}
 	return out
 }
@@ -195,11 +196,11 @@ func resolved(a session.ConsumeResolve, answers []client.OffsetResult) session.R
 			return r
 		}
 	}
-	if a.Spec != nil {
-		r.Offset = answers[0].Offset
-	}
 	if a.EndToo {
-		r.End = answers[len(answers)-1].Offset
+		r.End = answers[0].Offset
+	}
+	if a.Spec != nil {
+		r.Offset = answers[len(answers)-1].Offset
 	}
 	return r
 }

@@ -56,7 +56,7 @@ type ConsumeResolve struct {
 	Topic     string
 	Tag       int64
 	Spec      *typev1.OffsetSpec
-	// EndToo asks for the visible end beside it.
+	// EndToo asks for the visible end before it.
 	EndToo bool
 }
 

@@ -168,7 +168,7 @@ func TestOpenGroupSettings(t *testing.T) {
 		}
 	}
 	h := newHarness(t).manual(1, &gatewayv1.ConsumeOpen{StartAt: byDuration, StartByDuration: seconds(60)})
-	want := fmt.Sprintf("* resolve 0 timestamp:{seconds:%d}", epoch0.Add(-time.Minute).Unix())
+	want := fmt.Sprintf("* resolve 0 timestamp:{seconds:%d} end", epoch0.Add(-time.Minute).Unix())
 	if got := h.take(); len(got) < 2 || got[1] != want {
 		t.Errorf("got %v, want %s", got, want)
 	}

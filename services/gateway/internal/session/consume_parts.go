@@ -307,7 +307,8 @@ func (c *Consume) startSpec() *typev1.OffsetSpec {
 func (c *Consume) resolve(p *part, spec *typev1.OffsetSpec) {
 	c.lastTag++
 	p.tag, p.failed, p.resolving = c.lastTag, false, true
-	endToo := c.settings.StopAtEnd && p.end < 0
+	mayBeNone := spec.GetTimestamp() != nil || spec.GetPlace() == typev1.OffsetSpec_PLACE_MAX_TIMESTAMP
+	endToo := c.settings.StopAtEnd && p.end < 0 || mayBeNone
 	if spec == nil && !endToo {
 		c.start(p)
 		return
@@ -321,7 +322,7 @@ type ResolveResult struct {
 	Tag       int64
 	Offset    int64 // -1: no record has that timestamp or later, or no place was asked for
 	Epoch     int32 // leader epoch of the record there; unused
-	End       int64 // visible end, where it was asked for
+	End       int64 // visible end, where it was asked for, from before the offset was
 	Err       error
 }
 
@@ -341,12 +342,12 @@ func (c *Consume) Resolved(now time.Time, r ResolveResult) {
 		p.end = r.End
 	}
 	if p.position < 0 {
-		if r.Offset < 0 {
-			// No record is as young as that: those to come will be.
-			c.resolve(p, client.Latest())
-			return
-		}
+		// Where no record is as young as that, those to come will be: from the end on, as
+		// it was before the time was looked for.
 		p.position, p.lastEpoch = r.Offset, -1
+		if r.Offset < 0 {
+			p.position = max(r.End, 0)
+		}
 	}
 	c.start(p)
 	c.checkEnd(now)

@@ -303,7 +303,7 @@ func TestStartAt(t *testing.T) {
 		gatewayv1.StartAt_START_AT_UNSPECIFIED: {"* resolve 0 place:PLACE_LATEST"},
 		gatewayv1.StartAt_START_AT_LATEST:      {"* resolve 0 place:PLACE_LATEST"},
 		gatewayv1.StartAt_START_AT_EARLIEST:    {"* resolve 0 place:PLACE_EARLIEST"},
-		gatewayv1.StartAt_START_AT_TIMESTAMP:   {"* resolve 0 timestamp:{seconds:12 nanos:345000000}"},
+		gatewayv1.StartAt_START_AT_TIMESTAMP:   {"* resolve 0 timestamp:{seconds:12 nanos:345000000} end"},
 		gatewayv1.StartAt_START_AT_NONE:        {"< assigned 0@-1", "< error 0 NO_COMMITTED_OFFSET/CHOOSE"},
 	} {
 		h := newHarness(t).group(&gatewayv1.ConsumeOpen{StartAt: at, StartTimestampMs: 12_345}).forget()
@@ -315,8 +315,8 @@ func TestStartAt(t *testing.T) {
 	}
 	// No record is as young as the timestamp: the end it is.
 	h := newHarness(t).group(&gatewayv1.ConsumeOpen{StartAt: gatewayv1.StartAt_START_AT_TIMESTAMP, StartTimestampMs: 1}).assign(1, "0").forget()
-	h.c.Resolved(h.now, ResolveResult{Partition: partA(0), Tag: h.tag(0), Offset: -1})
-	h.expect("* resolve 0 place:PLACE_LATEST")
+	h.c.Resolved(h.now, ResolveResult{Partition: partA(0), Tag: h.tag(0), Offset: -1, End: 40})
+	h.expect("* fetch 0@40 epoch -1", "* commit #1 0@40", "< assigned 0@40")
 }
 
 // TestStartIsCommitted: where a group starts without a committed offset is committed
