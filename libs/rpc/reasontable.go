@@ -367,7 +367,7 @@ var reasonTable = []reasonRow{
 	},
 	{
 		typev1.ErrorReason_ERROR_REASON_REVOCATION_TIMEOUT, codes.FailedPrecondition, notDone, retry, 1000,
-		"A member did not give a partition up in time for its offset to be reset; it keeps the partition.",
+		"A member did not give a partition up in time for its offset to be reset; it keeps the partition, from its last commit on: records that it had in hand come again.",
 		"Allow it more time, or stop the member; `leat group describe` tells whether it is stuck.",
 	},
 	{

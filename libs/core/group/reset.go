@@ -161,8 +161,10 @@ func (s *State) resetRowDone(job *resetJob) {
 	}
 }
 
-// giveBackResets drops resets whose time has passed. The holder goes on, in another
-// tenure: what it may have said in the meantime does not end that one.
+// giveBackResets drops resets whose time has passed. The holder goes on in another
+// tenure, from its last commit. With the old one, an acknowledgement of the revocation
+// that is still on its way would free a partition which the holder is just being told
+// to keep.
 func (s *State) giveBackResets(now Now, g *group) {
 	late := make(map[string]bool)
 	for _, p := range sortedParts(g.resets) {
