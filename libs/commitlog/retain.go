@@ -102,6 +102,10 @@ func (l *Log) Retain(now time.Time, highWatermark int64) (RetainResult, error) {
 	if n == 0 {
 		return res, nil
 	}
+	// What is remembered of the producers of what goes must not be lost with it.
+	if _, err := l.Sync(); err != nil {
+		return res, err
+	}
 	err = l.dropHead(n, now, &res)
 	res.Start = l.StartOffset()
 	return res, err
