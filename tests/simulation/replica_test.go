@@ -60,6 +60,7 @@ type batch struct {
 	header  record.Header
 	acks    partition.Acks
 	fence   *partition.Fence
+	limit   time.Duration // how long it may take, if longer than produceLimit
 	done    func(result)
 	replied bool
 }
@@ -199,7 +200,7 @@ func (r *replica) produce(b *batch, leaderEpoch int32) {
 	req := r.nextReq
 	r.batches[req] = b
 	r.step(&partition.Produce{
-		Req: req, LeaderEpoch: leaderEpoch, Acks: b.acks, Now: r.w.now, Deadline: r.w.now + produceLimit,
+		Req: req, LeaderEpoch: leaderEpoch, Acks: b.acks, Now: r.w.now, Deadline: r.w.now + max(produceLimit, b.limit),
 		Records: b.header.LastOffsetDelta + 1, Fence: b.fence,
 	})
 }

@@ -151,6 +151,11 @@ func mustHappen() []string {
 		"segments retired", "walk ended whole",
 		"shard taken over", "shard fenced", "shard loaded", "shard abandoned", "shard append unknown or fenced", "member joined or resumed", "member fenced",
 		"partition assigned", "offset committed", "offsets fetched", "ping confirmed", "fault: coordinator crash", "fault: coordinator paused", "fault: member crash",
+		"fault: member acknowledges nothing", "group: rebalance timeout expired", "group: session expired", "group: silent member removed",
+		"group: rebalance after a join", "group: rebalance after a leave", "group: rebalance after a change of topics", "group: target finished by a new coordinator",
+		"group: static member replaced", "group: topic grown", "group: topic made", "group: topic deleted", "group: offset of a deleted topic dropped",
+		"member left", "static member left", "member fenced: expelled", "member fenced: instance replaced", "member fenced: unknown",
+		"stale commit refused: attach", "stale commit refused: epoch", "stale commit refused: sequence", "stale commit refused: tenure", "zombie coordinator confirmed nothing",
 	}
 }
 
