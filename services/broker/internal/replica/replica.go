@@ -70,7 +70,8 @@ type Replica struct {
 	gone      bool       // deleted, set aside or replaced
 
 	sessions  map[int64]*leaderSession // of followers with this leader
-	upstream  Upstream                 // of this follower with its leader; nil: none
+	copies    copies
+	upstream  Upstream // of this follower with its leader; nil: none
 	upSess    int64
 	runs      map[int64]*Run // from the leader, not appended yet
 	runBytes  int64
@@ -259,6 +260,9 @@ func (r *Replica) stepSession(e partition.Effect) {
 	switch e := e.(type) {
 	case *partition.SendEpochEnd:
 		if s := r.sessions[e.Sess]; s != nil {
+			if e.Agreed {
+				r.copies.begin(e.Sess) // before it is looked which tombstones are gone
+			}
 			end := EpochEnd{LeaderEpoch: e.LeaderEpoch, LastEpoch: e.LastEpoch, End: e.End, Agreed: e.Agreed, LogStart: e.LogStart, HW: e.HW}
 			if log := r.log(); log != nil {
 				end.TombstonesBelow = log.TombstonesBelow()
