@@ -2,12 +2,14 @@ package simulation
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/core/cluster"
 	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/topicid"
 )
 
 // broker is one broker with its disk, and the process that runs on it, if one does.
@@ -34,14 +36,15 @@ type broker struct {
 	regressed bool
 	followed  int64 // revision followed while the registration was the present one
 
-	of       *etcd // whose history the image is from
-	rev      int64 // revision of the image; 0: none
-	source   int   // index of the controller that it listens to
-	hist     history
-	vouched  int64 // election revision of the controller that was told last
-	vouchAt  time.Duration
-	replicas []*replica                    // by partition
-	bad      map[cluster.PartitionID]int64 // replicas that went bad, to the revision at which that is on record; 0: it is not
+	of        *etcd // whose history the image is from
+	rev       int64 // revision of the image; 0: none
+	source    int   // index of the controller that it listens to
+	hist      history
+	vouched   int64 // election revision of the controller that was told last
+	vouchAt   time.Duration
+	replicas  []*replica // by partition
+	deletions map[topicid.ID]*deletion
+	bad       map[cluster.PartitionID]int64 // replicas that went bad, to the revision at which that is on record; 0: it is not
 }
 
 func (b *broker) node() node { return node{cluster.KindBroker, b.id} }
@@ -61,6 +64,7 @@ func (b *broker) start() {
 	b.up, b.paused, b.hostDown, b.diskHung, b.diskBad, b.failing = true, false, false, false, false, false
 	b.inc, b.files, b.lease, b.regRev, b.floor = w.lives, commitlog.NewFileCache(64), nil, 0, 0
 	b.adopted, b.regressed, b.of, b.rev, b.vouched, b.vouchAt, b.followed = false, false, nil, 0, 0, 0, 0
+	b.deletions = map[topicid.ID]*deletion{}
 	b.replicas, b.bad, b.source = nil, map[cluster.PartitionID]int64{}, w.n(len(w.ctls))
 	d.fs.Clear()
 	clean := d.closed == d.running && d.closed != 0
@@ -328,10 +332,15 @@ func (b *broker) apply() {
 		return
 	}
 	w := b.w
+	b.applyDeletions()
 	for _, r := range slices.Clone(b.replicas) {
 		p := w.part(r.id)
 		rec, ok := b.of.partitionAt(r.id, b.rev)
-		if ok && slices.Contains(rec.Replicas, b.id) && w.alive(p, b.of, b.rev) {
+		if ok && slices.Contains(rec.Replicas, b.id) && w.alive(p, b.of, b.rev) || b.goes(r.id.Topic) || b.deletions[r.id.Topic] != nil {
+			continue
+		}
+		if !ok || !w.alive(p, b.of, b.rev) {
+			b.setAside(r)
 			continue
 		}
 		w.count("replica removed")
@@ -341,7 +350,7 @@ func (b *broker) apply() {
 		if r.log != nil {
 			_ = r.log.Abort()
 		}
-		_ = b.disk.fs.RemoveAll(folder(r.id))
+		_ = b.disk.fs.RemoveAll(w.folder(r.id))
 		_ = b.disk.fs.SyncDir("/d")
 		b.forget(r.id)
 	}
@@ -399,7 +408,12 @@ func (b *broker) make(p *part, rec cluster.Partition) *replica {
 			return nil
 		}
 		var err error
-		if r.log, err = d.open(b.w, b, p.id); err != nil {
+		var taken *commitlog.TopicIDMismatchError
+		if r.log, err = d.open(b.w, b, p.id); errors.As(err, &taken) {
+			b.w.count("name of a folder taken by a deleted topic")
+			return nil // until that is gone
+		}
+		if err != nil {
 			b.diskFailed()
 			return nil
 		}

@@ -50,14 +50,17 @@ func newDisk() *disk {
 		hist: history{epochs: map[cluster.PartitionID]int32{}},
 	}
 	d.fs = errorfs.Wrap(d.mem)
-	for _, dir := range []string{"/d", "/aside"} {
+	for _, dir := range []string{"/d", "/aside", "/unknown"} {
 		_ = d.mem.MkdirAll(dir)
 	}
 	_ = d.mem.SyncDir("/")
 	return d
 }
 
-func folder(id cluster.PartitionID) string { return "/d/" + folderName(id) }
+// folder is where a replica lies, which bears the name of its topic.
+func (w *world) folder(id cluster.PartitionID) string {
+	return fmt.Sprintf("/d/%s-%d", w.part(id).topic.name, id.Number)
+}
 
 func folderName(id cluster.PartitionID) string {
 	return fmt.Sprintf("%x-%d", id.Topic[:4], id.Number)
@@ -66,6 +69,9 @@ func folderName(id cluster.PartitionID) string {
 // found lists the replicas whose folders say whose they are.
 func (d *disk) found(w *world) []cluster.PartitionID {
 	var ids []cluster.PartitionID
+	if n, err := commitlog.PurgeDeleted(d.fs, "/d"); n > 0 && err == nil {
+		w.count("interrupted deletion ended")
+	}
 	entries, err := d.fs.ReadDir("/d")
 	if err != nil {
 		return nil
@@ -99,7 +105,7 @@ func (d *disk) wasHere(id cluster.PartitionID) bool {
 // open opens a log, or makes one.
 func (d *disk) open(w *world, b *broker, id cluster.PartitionID) (*commitlog.Log, error) {
 	log, report, err := commitlog.Open(commitlog.Options{
-		Config: logConfig(w.part(id).topic), FS: d.fs, Dir: folder(id), Topic: "t", Partition: id.Number, TopicID: id.Topic,
+		Config: logConfig(w.part(id).topic), FS: d.fs, Dir: w.folder(id), Topic: "t", Partition: id.Number, TopicID: id.Topic,
 		RecoveryPoint: d.recovery[id], HighWatermark: d.watermarks[id], CleanShutdown: d.closed == d.running && d.closed != 0,
 		Files: b.files, Now: w.clock,
 	})
@@ -187,7 +193,7 @@ func (b *broker) replace(r *replica) error {
 			return err
 		}
 	}
-	dir := folder(r.id)
+	dir := b.w.folder(r.id)
 	there, err := vfs.Exists(d.fs, dir)
 	if err != nil {
 		return err

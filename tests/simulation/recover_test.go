@@ -9,8 +9,11 @@ import (
 	"github.com/leat-io/leat/libs/core/partition"
 )
 
-// maxRecovery bounds the steps without faults.
-const maxRecovery = 40_000
+// maxRecovery bounds the steps without faults, firstRecovery numbers the first.
+const (
+	maxRecovery   = 40_000
+	firstRecovery = 1_000_000
+)
 
 // recover takes steps without faults until everything is in sync, agrees and goes on.
 func (w *world) recover(all []action) {
@@ -50,7 +53,7 @@ func (w *world) recover(all []action) {
 		goal[p] = len(p.truth) + 1
 	}
 	for i := range maxRecovery {
-		w.take(all, 1_000_000+i)
+		w.take(all, firstRecovery+i)
 		if w.failure != nil {
 			return
 		}
@@ -89,6 +92,9 @@ func (w *world) operate() {
 
 // whole reports whether all is well.
 func (w *world) whole(goal map[*part]int) bool {
+	if w.leftovers() != "" {
+		return false
+	}
 	if len(w.etcdReassignments()) > 0 && !slices.ContainsFunc(w.order, (*part).beyondHelp) {
 		return false
 	}
@@ -139,6 +145,9 @@ func (w *world) describe(goal map[*part]int) string {
 		rec, _ := w.etcd.brokerAt(x.id, w.etcd.rev)
 		fmt.Fprintf(&b, "broker %d#%d up=%v adopted=%v regressed=%v disk bad=%v registered=%d rev=%d record=#%d fenced=%v draining=%v bad=%v\n",
 			x.id, x.inc, x.up, x.adopted, x.regressed, x.diskBad, x.regRev, x.rev, rec.Process.Incarnation, rec.Fenced, rec.Draining, len(x.bad))
+	}
+	if left := w.leftovers(); left != "" {
+		fmt.Fprintf(&b, "of deleted topics: %s\n", left)
 	}
 	for _, p := range w.order {
 		rec := p.record
