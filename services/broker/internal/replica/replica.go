@@ -48,6 +48,7 @@ type Replica struct {
 	// When the running append, sync, move of the start and checkpoint began, in ns of the
 	// manager's clock; 0: none.
 	appendSince, syncSince, startSince, checkpointSince atomic.Int64
+	reads                                               ioWatch
 
 	// Where the replica waits for its Tick; guarded by the manager's wakes.
 	wakeAt    time.Duration
@@ -82,6 +83,8 @@ type Replica struct {
 	isr       isrSeen // as of the record applied last
 	// undecided is why the last proposal got no answer; nil: it got one, or a record came.
 	undecided error
+	// proposedAt is since when a proposal has been on its way; 0: none is.
+	proposedAt time.Duration
 
 	// What was last said about faults of retention and cleaning; "": all is well.
 	retainFault, cleanFault string
@@ -350,8 +353,8 @@ func (r *Replica) reply(e *partition.Reply) {
 		}
 	case e.Reason == partition.ReasonBatchRefused && r.refused != nil:
 		result.Err = r.refused
-	case e.Reason == partition.ReasonDeadline && e.Outcome == partition.Unknown && e.Acks == partition.AcksAll && r.undecided != nil:
-		result.Err = r.undecidedError()
+	case e.Reason == partition.ReasonDeadline && e.Outcome == partition.Unknown && e.Acks == partition.AcksAll && r.whyUndecided() != nil:
+		result.Err = r.undecidedError(r.whyUndecided())
 	default:
 		result.Err = r.refusal(e.Reason, e.Outcome)
 	}

@@ -246,6 +246,12 @@ func (n *node) produce(id topicid.ID, p int32, acks partition.Acks, values ...st
 // begin appends one batch and gives the channel of its answer.
 func (n *node) begin(id topicid.ID, p int32, acks partition.Acks, values ...string) <-chan replica.Result {
 	n.m.t.Helper()
+	return n.beginWithin(brokertest.Patience, id, p, acks, values...)
+}
+
+// beginWithin is begin with a timeout of the batch.
+func (n *node) beginWithin(timeout time.Duration, id topicid.ID, p int32, acks partition.Acks, values ...string) <-chan replica.Result {
+	n.m.t.Helper()
 	batch := encode(n.m.t, values...)
 	h, err := record.ParseHeader(batch)
 	if err != nil {
@@ -253,7 +259,7 @@ func (n *node) begin(id topicid.ID, p int32, acks partition.Acks, values ...stri
 	}
 	done := make(chan replica.Result, 1)
 	n.replica(id, p).Produce(&replica.Batch{
-		Payload: rpc.NewPayload(batch), Header: h, Acks: acks, LeaderEpoch: -1, Timeout: brokertest.Patience,
+		Payload: rpc.NewPayload(batch), Header: h, Acks: acks, LeaderEpoch: -1, Timeout: timeout,
 		Done: func(res replica.Result) { done <- res },
 	})
 	return done
