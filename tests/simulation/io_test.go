@@ -120,7 +120,11 @@ func (r *replica) appendAt(batch []byte, h *record.Header) (commitlog.AppendInfo
 	}
 	r.w.count("log begun within a batch")
 	r.b.lowerMarks(r, h.BaseOffset)
+	producers := r.log.ProducersBelow(h.BaseOffset)
 	if err := r.log.ResetTo(h.BaseOffset); err != nil {
+		return commitlog.AppendInfo{}, err
+	}
+	if err := r.log.InheritProducers(producers); err != nil {
 		return commitlog.AppendInfo{}, err
 	}
 	info, err := r.log.AppendAt([][]byte{batch})

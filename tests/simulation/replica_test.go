@@ -48,6 +48,7 @@ type replica struct {
 	ledEpoch  int32 // newest leader epoch in which it began to lead
 
 	sessions map[int64]*link // of followers
+	copies   map[int64]int64 // how far followers in agreed sessions have come
 	upstream *link           // with its leader
 	runs     map[int64][]byte
 	lastRef  int64
@@ -82,7 +83,7 @@ func (e *errProducer) Error() string { return "the batch does not follow the las
 func newReplica(b *broker, id cluster.PartitionID) *replica {
 	return &replica{
 		w: b.w, b: b, id: id, p: b.w.part(id), batches: map[int64]*batch{}, starts: map[int64]func(partition.Outcome){},
-		sessions: map[int64]*link{}, runs: map[int64][]byte{}, ledEpoch: -1,
+		sessions: map[int64]*link{}, copies: map[int64]int64{}, runs: map[int64][]byte{}, ledEpoch: -1,
 	}
 }
 
@@ -189,7 +190,7 @@ func (r *replica) take(rec cluster.Partition, rev int64) {
 			h := l.parked
 			l.parked = nil
 			h.Now = r.w.now
-			r.step(h)
+			r.hear(l, h)
 		}
 	}
 }

@@ -147,7 +147,7 @@ func mustHappen() []string {
 		"fault: etcd away", "fault: etcd restored", "fault: lease lost", "fault: controller crash", "fault: controller paused",
 		"message lost", "message repeated", "stream message lost", "stream message repeated", "stream message reordered", "etcd transaction without an answer",
 		"admin: alter min.insync.replicas", "admin: reassign", "admin: cancel reassignment", "admin: elect preferred", "admin: elect unclean", "admin: false fencing",
-		"log compacted", "records compacted away", "tombstones removed", "compacted copy compared", "gap read over", "session ended above missed tombstones",
+		"log compacted", "records compacted away", "tombstones removed", "compacted copy compared", "gap read over", "compaction beside a copy that lags", "producers sent to a copy that begins anew",
 		"segments retired", "topic deleted", "topic made again", "replica deleted with its topic", "deletion confirmed", "name of a folder taken by a deleted topic",
 		"answer: unknown, TOPIC_DELETED", "interrupted deletion ended", "walk ended whole",
 		"shard taken over", "shard fenced", "shard loaded", "shard abandoned", "shard append unknown or fenced", "member joined or resumed", "member fenced",

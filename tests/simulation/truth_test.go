@@ -190,9 +190,9 @@ func (p *part) commits(h *record.Header, data []byte) {
 		at, twice := p.where[value]
 		switch {
 		case !twice || h.ProducerID < 0 || p.lossy:
-		case at < p.deleted:
-			// Known: who began anew above deleted records knows nothing of their producers,
-			// and takes retries from the first batch on for new.
+		case at < p.deleted && p.topic.os:
+			// Power cuts take what hosts remember of producers, and the batches that told of
+			// them are gone: retries from the first batch on are taken for new.
 			w.count("a deleted first batch is stored again")
 			p.forgetOrder(h)
 		default:

@@ -60,6 +60,10 @@ func (r *replica) runClean(u *upkeep) partition.Event {
 	o := commitlog.DefaultCleanOptions(u.upTo)
 	o.MinDirtyRatio, o.DeleteRetention, o.MinLag, o.MaxLag = c.minDirty, c.deleteRetain, c.minLag, c.maxLag
 	o.DedupeBufferBytes = commitlog.MinDedupeBufferBytes
+	o.KeepTombstonesFrom = r.lowestCopy
+	if r.lowestCopy() < u.upTo {
+		r.w.count("compaction beside a copy that lags")
+	}
 	report, err := r.log.Clean(o)
 	if err != nil {
 		return r.upkeepFailed(err)
