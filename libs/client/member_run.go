@@ -72,7 +72,8 @@ type memberStream struct {
 	pings    map[int64]time.Time // unanswered, with when they were sent
 	lastPing int64
 	interval time.Duration
-	left     bool // leave has been sent
+	epoch    int64 // of the group's shard, as known when the stream was begun
+	left     bool  // leave has been sent
 }
 
 // unansweredPings bounds the pings that are remembered.
@@ -83,13 +84,24 @@ const unansweredPings = 16
 func (s *memberStream) serve(ctx context.Context) *rpc.Error {
 	s.pings = make(map[int64]time.Time)
 	s.openSent = time.Now()
+	s.epoch = s.m.client.knownOwner(ctx, s.m.cfg.Group).epoch
 	s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Open{Open: s.m.openFrame()}})
 	timer := time.NewTimer(s.m.client.cfg.RequestTimeout)
 	defer timer.Stop()
+	doubt := time.NewTimer(silenceDoubt)
+	defer doubt.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return rpc.FromError(ctx.Err())
+		case <-doubt.C:
+			if s.answered() {
+				continue
+			}
+			if err := s.moved(ctx); err != nil {
+				return err
+			}
+			doubt.Reset(silenceDoubt)
 		case <-s.link.gone:
 			return notOurs(ctx, s.link.err)
 		case f := <-s.link.inbox:
@@ -107,11 +119,34 @@ func (s *memberStream) serve(ctx context.Context) *rpc.Error {
 			}
 			s.ping()
 			timer.Reset(s.interval)
+			doubt.Reset(silenceDoubt)
 		}
 		if s.opened {
 			s.flush()
 		}
 	}
+}
+
+// silenceDoubt is how long a coordinator may leave the opening or a ping unanswered
+// before the metadata is asked whether the shard has another owner.
+const silenceDoubt = time.Second
+
+// answered reports whether the coordinator owes nothing that counts as a sign of it.
+func (s *memberStream) answered() bool { return s.opened && len(s.pings) == 0 }
+
+// moved looks whether the shard belongs to another coordinator by now, where this one
+// is silent: one that was paused or cut off from its clients alone cannot say so
+// itself, and its connection takes long to break. It returns nil while nothing newer is
+// known, and asks for fresh metadata.
+func (s *memberStream) moved(ctx context.Context) *rpc.Error {
+	c := s.m.client
+	o := c.knownOwner(ctx, s.m.cfg.Group)
+	if o.Addr == "" || o.Addr == s.link.stream.addr || o.epoch <= s.epoch {
+		c.refreshSoon()
+		return nil
+	}
+	return rpc.Errorf(reasonNotCoordinator, "coordinator %s is silent, and the group's shard belongs to coordinator %d at %s by now", s.link.stream.addr, o.ID, o.Addr).
+		WithLeader(o.ID, o.Addr, o.epoch)
 }
 
 // openFrame says who the member is and what it holds.
