@@ -79,7 +79,7 @@ func (g *groups) changeTopics() {
 	switch {
 	case w.chance(50):
 		t := &g.topics[w.n(len(g.topics))]
-		if t.Partitions >= 4 {
+		if t.Partitions >= 3 {
 			return
 		}
 		t.Partitions++
@@ -265,7 +265,8 @@ func (g *groups) add(instance string) {
 	g.born++
 	g.members = append(g.members, &groupMember{
 		g: g, id: fmt.Sprintf("m%d", g.born), instance: instance,
-		held: map[group.Part]int64{}, past: map[group.Part]int64{}, done: map[group.Part]bool{},
+		held: map[group.Part]int64{}, past: map[group.Part]int64{}, done: map[group.Part]int64{},
+		hasty: g.born%3 == 0 && g.lively(),
 	})
 }
 
@@ -274,7 +275,7 @@ func (g *groups) add(instance string) {
 // have heard of that yet. Its commits do not count any more.
 //
 // So may one whose stream broke while another came with its instance id.
-func (m *groupMember) overlaps() bool { return m.impatient() && m.removed || m.broke && m.replaced }
+func (m *groupMember) overlaps() bool { return m.hasty && m.removed || m.broke && m.replaced }
 
 // lively is as long as the group is kept in motion: during the faults, and for a while
 // after them, when the shard is mostly served.
@@ -323,17 +324,14 @@ func (c *coordinator) pause(d time.Duration) {
 
 // goStubborn has a member acknowledge nothing any more, as one whose handler hangs.
 func (m *groupMember) goStubborn() {
-	if !m.dead && m.attached && !m.stubborn && m.impatient() {
+	if !m.dead && m.attached && !m.stubborn && m.hasty {
 		m.stubborn = true
 		m.g.w.count("fault: member acknowledges nothing")
 	}
 }
 
-// impatient members have a short rebalance timeout.
-func (m *groupMember) impatient() bool { return m.id[len(m.id)-1]%3 == 0 }
-
 func (m *groupMember) rebalanceTimeout() time.Duration {
-	if m.impatient() {
+	if m.hasty {
 		return 400 * time.Millisecond
 	}
 	return 0
@@ -375,7 +373,7 @@ func (m *groupMember) commitStale() {
 		commit.Sequence = m.seq
 	case 1:
 		for _, o := range owned {
-			if m.done[o.Part] {
+			if m.done[o.Part] == o.Epoch {
 				kind, part, tenure = "sequence", o.Part, o.Epoch
 			}
 		}

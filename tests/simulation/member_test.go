@@ -33,10 +33,11 @@ type groupMember struct {
 	left     bool                 // it has, or has tried to
 	removed  bool                 // by a coordinator, as far as it wrote that
 	replaced bool                 // another has its instance id
+	hasty    bool                 // it asks for a short rebalance timeout
 	stubborn bool                 // acknowledges nothing any more
 	past     map[group.Part]int64 // tenures that it has had to give up
 	before   int64                // attach number of an earlier stream; 0: none
-	done     map[group.Part]bool  // committed on this stream
+	done     map[group.Part]int64 // tenures in which it has committed on this stream
 	inbox    []func()
 	outbox   []func(c *coordinator)
 }
@@ -140,7 +141,6 @@ func (m *groupMember) receive(msg group.Message) {
 			if assigned[p] != epoch {
 				m.past[p] = epoch
 				delete(m.held, p)
-				delete(m.done, p)
 			}
 		}
 		for _, a := range e.Partitions {
@@ -243,6 +243,11 @@ func (m *groupMember) commit() {
 		return
 	}
 	o := owned[m.g.w.n(len(owned))]
+	for _, other := range owned {
+		if !m.g.lively() && m.g.acked[other.Part] == 0 {
+			o = other // what the walk waits for
+		}
+	}
 	m.g.counter[o.Part]++
 	m.seq++
 	next, seq, epoch := m.g.counter[o.Part], m.seq, m.epoch
@@ -253,7 +258,7 @@ func (m *groupMember) commit() {
 	}, func(r group.Reply) {
 		if done, ok := r.Result.(group.CommitDone); ok && len(done.Refused) == 0 {
 			m.g.acked[o.Part] = max(m.g.acked[o.Part], next)
-			m.done[o.Part] = true
+			m.done[o.Part] = o.Epoch
 			m.g.w.count("offset committed")
 		} else {
 			m.g.refuse(o.Part, next)
