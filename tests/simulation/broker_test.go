@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/leat-io/leat/libs/commitlog"
@@ -23,6 +24,7 @@ type broker struct {
 	diskHung bool
 	diskBad  bool // an I/O failed; nothing more is written in this life
 	failing  bool // one will
+	cramped  bool // a replica cannot go on because the disk was full, until the next start
 
 	wiped     uint64 // the lives up to this one had a disk that is gone
 	unplugged uint64 // ... a host that has lost power since
@@ -66,7 +68,8 @@ func (b *broker) start() {
 	b.adopted, b.regressed, b.of, b.rev, b.vouched, b.vouchAt, b.followed = false, false, nil, 0, 0, 0, 0
 	b.deletions = map[topicid.ID]*deletion{}
 	b.replicas, b.bad, b.source = nil, map[cluster.PartitionID]int64{}, w.n(len(w.ctls))
-	d.fs.Clear()
+	b.cramped = false
+	d.setRules()
 	clean := d.closed == d.running && d.closed != 0
 	hostDown := d.running != 0 && !clean && d.boot != d.bootSaved
 	ids := d.found(w)
@@ -79,7 +82,14 @@ func (b *broker) start() {
 		}
 		var err error
 		r.hwNoted = d.watermarks[id]
-		if r.log, err = d.open(w, b, id); err != nil {
+		r.log, err = d.open(w, b, id)
+		if errors.Is(err, syscall.ENOSPC) {
+			w.count("start refused for want of room")
+			w.say("broker %d cannot start: %v", b.id, err)
+			b.crash(false, nil)
+			return
+		}
+		if err != nil {
 			w.say("broker %d withholds its replica of %s: %v", b.id, w.name(id), err)
 			w.count("verdict: corrupt")
 			r.log, r.verdict = nil, partition.Corrupt
@@ -412,6 +422,10 @@ func (b *broker) make(p *part, rec cluster.Partition) *replica {
 		if r.log, err = d.open(b.w, b, p.id); errors.As(err, &taken) {
 			b.w.count("name of a folder taken by a deleted topic")
 			return nil // until that is gone
+		}
+		if errors.Is(err, syscall.ENOSPC) {
+			b.w.count("replica not made for want of room")
+			return nil // until there is some
 		}
 		if err != nil {
 			b.diskFailed()

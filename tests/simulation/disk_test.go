@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/leat-io/leat/libs/commitlog"
@@ -22,6 +23,8 @@ type disk struct {
 	mem   *memfs.FS
 	fs    *errorfs.FS
 	fresh bool // nobody has adopted it
+	room  fullness
+	short int // bytes that a write on a full disk still writes
 
 	verdicts   map[cluster.PartitionID]partition.Verdict
 	recovery   map[cluster.PartitionID]int64
@@ -139,6 +142,9 @@ func (w *world) clock() time.Time { return time.Unix(1_700_000_000, 0).Add(w.now
 // writeMarks writes the marks of the replicas down, as one moment has them.
 func (b *broker) writeMarks() {
 	d := b.disk
+	if d.room == full {
+		return // the earlier ones stay
+	}
 	watermarks, recovery := map[cluster.PartitionID]int64{}, map[cluster.PartitionID]int64{}
 	for id, v := range d.watermarks {
 		if d.verdicts[id] != partition.Intact {
@@ -157,12 +163,16 @@ func (b *broker) writeMarks() {
 }
 
 // lowerMarks has the marks of a replica lie at or below an offset.
-func (b *broker) lowerMarks(r *replica, to int64) {
+func (b *broker) lowerMarks(r *replica, to int64) error {
 	r.hwNoted = min(r.hwNoted, to)
 	d := b.disk
 	if max(d.recovery[r.id], d.watermarks[r.id]) > to {
+		if d.room == full {
+			return fmt.Errorf("lower the marks: %w", syscall.ENOSPC)
+		}
 		d.recovery[r.id], d.watermarks[r.id] = min(d.recovery[r.id], to), min(d.watermarks[r.id], to)
 	}
+	return nil
 }
 
 // dropVerdict settles what stood against a replica, unless the bad copy is still in

@@ -124,7 +124,7 @@ func (w *world) powerMidway() {
 			r.operate()
 		}
 	}
-	b.disk.fs.Clear()
+	b.disk.setRules()
 	if b.up {
 		b.crash(true, w.keep())
 	}
@@ -285,11 +285,11 @@ func (w *world) stopBroker() {
 func (w *world) startBroker() {
 	b := w.find(func(b *broker) bool { return !b.up })
 	if b == nil {
-		b = w.find(func(b *broker) bool { return b.up && b.diskBad })
+		b = w.find(func(b *broker) bool { return b.up && (b.diskBad || b.cramped && b.disk.room == roomy) })
 		if b == nil || !w.chance(30) {
 			return
 		}
-		b.crash(false, nil) // somebody has changed the disk's cable
+		b.crash(false, nil) // somebody has changed the disk's cable, or made room
 	}
 	b.start()
 }

@@ -3,6 +3,7 @@ package simulation
 import (
 	"errors"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/leat-io/leat/libs/commitlog"
@@ -358,6 +359,14 @@ func (r *replica) failed(op int64, err error) partition.Event {
 	var corrupt *commitlog.CorruptError
 	if errors.As(err, &corrupt) && r.b.disk.rotten[r.id] {
 		r.damaged() // a truncation met what had rotted
+		return nil
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		// It can be read, and goes on once the broker has been started again with room.
+		r.w.count("replica takes nothing more for want of room")
+		r.w.say("broker %d#%d, %s: takes nothing more: %v", r.b.id, r.b.inc, r.w.name(r.id), err)
+		r.b.cramped = true
+		r.step(partition.IOFailed{Op: op, Kind: partition.FailedFull})
 		return nil
 	}
 	kind := partition.FailedBug
