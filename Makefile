@@ -83,6 +83,10 @@ faults: build-faults ## Strike a loaded mesh of 16 processes by role and check w
 test-replication: build ## Run the tests of replication with their full counts of faults (about three quarters of an hour).
 	cd tests && go test -count=1 -timeout 2h -v ./replication -full -seed 0 $(TESTFLAGS)
 
+.PHONY: test-groups
+test-groups: build ## Run the tests of consumer groups at full length and with a thousand members (about three quarters of an hour).
+	cd tests && go test -count=1 -timeout 2h -v ./groups -full -seed 0 $(TESTFLAGS)
+
 .PHONY: bench-failover
 bench-failover: build ## Kill a partition's leader KILLS=200 times and report the gaps in acknowledgements.
 	cd tests && go test -count=1 -timeout 1h -v -run '^TestFailoverTime$$' ./replication -failovers $(KILLS) $(TESTFLAGS)

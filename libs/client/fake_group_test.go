@@ -24,7 +24,7 @@ type fakeCoordinator struct {
 	addr   string
 	server *rpc.Server
 	served chan struct{}
-	deaf   bool // it neither hears nor says anything
+	silent bool // it reads and answers nothing; the mesh's lock guards it
 }
 
 type fakeGroup struct {
@@ -290,7 +290,7 @@ func (c *fakeCoordinator) Join(stream coordinatorv1.GroupService_JoinServer) err
 				return
 			}
 			c.m.mu.Lock()
-			if !c.deaf {
+			if !c.silent {
 				c.take(j, f)
 			}
 			c.m.mu.Unlock()

@@ -88,6 +88,8 @@ func (s *memberStream) serve(ctx context.Context) *rpc.Error {
 	timer := time.NewTimer(s.m.client.cfg.RequestTimeout)
 	defer timer.Stop()
 	changed := s.m.client.source.Changed()
+	doubt := time.NewTimer(silenceDoubt)
+	defer doubt.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -96,6 +98,13 @@ func (s *memberStream) serve(ctx context.Context) *rpc.Error {
 			changed = s.m.client.source.Changed()
 			if s.m.client.moved(s.at) {
 				return shardMoved(s.m.cfg.Group, s.at)
+			}
+		case <-doubt.C:
+			// One that was paused, or cut off from its clients alone, cannot say that it has
+			// lost the shard, and its connection takes long to break.
+			if !s.answered() {
+				s.m.client.refreshSoon()
+				doubt.Reset(silenceDoubt)
 			}
 		case <-s.link.gone:
 			return notOurs(ctx, s.link.err)
@@ -114,12 +123,20 @@ func (s *memberStream) serve(ctx context.Context) *rpc.Error {
 			}
 			s.ping()
 			timer.Reset(s.interval)
+			doubt.Reset(silenceDoubt)
 		}
 		if s.opened {
 			s.flush()
 		}
 	}
 }
+
+// silenceDoubt is how long a coordinator may leave the opening or a ping unanswered
+// before the metadata is asked whether the shard has another owner.
+const silenceDoubt = time.Second
+
+// answered reports whether the coordinator owes nothing that counts as a sign of it.
+func (s *memberStream) answered() bool { return s.opened && len(s.pings) == 0 }
 
 // openFrame says who the member is and what it holds.
 func (m *Member) openFrame() *coordinatorv1.MemberOpen {

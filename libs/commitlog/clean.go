@@ -3,6 +3,7 @@ package commitlog
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,12 @@ type CleanOptions struct {
 	MaxPasses int
 	// Force cleans whether or not it is due.
 	Force bool
+	// KeepTombstonesFrom, if it is set, tells an offset from which on tombstones stay
+	// for now, although they were readable long enough: somebody who copies the log has
+	// come no farther, and may hold what they delete. It is asked again before any goes,
+	// once TombstonesBelow tells of it; so who begins to copy afterwards is warned. It
+	// may call the log as Pace may.
+	KeepTombstonesFrom func() int64
 	// Now is the time; zero asks the log's clock.
 	Now time.Time
 	// Pace, if it is set, is called after every MiB or so that was read or written,
@@ -108,6 +115,10 @@ type CleanReport struct {
 	NextHorizon     int64 // ms; when the next tombstone may go, -1 when there is none
 	TombstonesBelow int64 // offset up to which tombstones were removed, ever
 }
+
+// heldDelay is after how long tombstones are looked at again that stayed for the sake of
+// somebody who copies the log.
+const heldDelay = 5 * time.Minute
 
 // chunk is about how much is read or written between two calls of Pace.
 const cleanChunk = 1 << 20
@@ -182,6 +193,7 @@ type cleaning struct {
 	last        map[int64]int64 // producer id → last offset of its last batch
 	firsts      map[int64]bool  // base offsets of the first batches of leader epochs
 	horizon     int64           // the earliest one that was seen in this pass, -1 for none
+	keepFrom    int64           // tombstones from this offset on stay for now
 	fates       []bool          // of the records of one batch
 	keys        []keyOf         // of one batch
 	hashes      []keyHash       // of those
@@ -279,6 +291,14 @@ func (c *cleaning) pace(n int) error {
 		}
 	}
 	return c.usable()
+}
+
+// askKeepFrom asks from where on tombstones stay for now.
+func (c *cleaning) askKeepFrom() int64 {
+	if c.o.KeepTombstonesFrom == nil {
+		return math.MaxInt64
+	}
+	return c.o.KeepTombstonesFrom()
 }
 
 // usable is the error of a log that cannot be cleaned any more.

@@ -112,6 +112,49 @@ func TestTombstones(t *testing.T) {
 	}
 }
 
+// A tombstone that somebody who copies the log has not come to stays, however old it
+// is; nor does one go if somebody began to copy who was not told that it does.
+func TestTombstonesWaitForCopies(t *testing.T) {
+	c := newCleanLog(t, newFS(t))
+	c.put(kv{key: "k", value: "v"})
+	c.roll()
+	early := c.put(kv{key: "k", tombstone: true}).BaseOffset
+	c.roll()
+	c.put(kv{key: "l", value: "v"})
+	c.roll()
+	late := c.put(kv{key: "l", tombstone: true}).BaseOffset
+	c.roll()
+	o := cleanOptions(mustSync(t, c.Log))
+	c.clean(o) // gives them their horizons
+	c.clock.now = c.clock.now.Add(2 * time.Hour)
+	o.Force = true
+	o.KeepTombstonesFrom = func() int64 { return late }
+	if r := c.clean(o); r.Tombstones != 1 || r.TombstonesBelow != early+1 || r.NextHorizon != c.clock.now.Add(heldDelay).UnixMilli() {
+		t.Errorf("one is held: %+v", r)
+	}
+	if state, err := c.Cleanable(o); err != nil || state.Due {
+		t.Errorf("it is due at once again: %+v, %v", state, err)
+	}
+	c.clock.now = c.clock.now.Add(heldDelay)
+	asked := 0
+	o.KeepTombstonesFrom = func() int64 {
+		if asked++; c.TombstonesBelow() > late {
+			return 0
+		}
+		return late + 1
+	}
+	if r := c.clean(o); !r.More || r.Tombstones != 0 || asked < 2 {
+		t.Errorf("somebody began to copy: %+v, asked %d times", r, asked)
+	}
+	if got := c.has(); !slices.Contains(got, fmt.Sprintf("%d:l", late)) {
+		t.Errorf("the log holds %v", got)
+	}
+	o.KeepTombstonesFrom = nil
+	if r := c.clean(o); r.Tombstones != 1 || r.NextHorizon != noHorizon {
+		t.Errorf("nobody copies: %+v", r)
+	}
+}
+
 // case 10: an idempotent producer's last batch is superseded as a whole, and its
 // header stays, so that the sequence is known; control batches stay.
 func TestCleanKeepsProducerState(t *testing.T) {

@@ -58,6 +58,8 @@ func (c *cleaning) judge(h *record.Header, batch []byte) (verdict, error) {
 		if !h.Attributes.HasDeleteHorizon() && h.LastOffset() <= c.latest {
 			horizon = c.now + c.o.DeleteRetention.Milliseconds()
 			v.horizon, v.fate = horizon, renewed
+		} else if horizon <= c.now {
+			horizon = c.now + heldDelay.Milliseconds()
 		}
 		if h.LastOffset() <= c.latest && (c.horizon == noHorizon || horizon < c.horizon) {
 			c.horizon = max(horizon, 0)
@@ -85,7 +87,7 @@ func (c *cleaning) judgeRecords(h *record.Header, batch []byte, v *verdict) (kep
 		case k.offset < c.offsets.get(c.hashes[i]):
 			stays = false
 		case !k.tombstone:
-		case expired:
+		case expired && k.offset < c.keepFrom:
 			stays = false
 			c.report.Tombstones++
 			v.tombstone = k.offset

@@ -227,6 +227,7 @@ func (c *cleaning) readKeys(batch []byte) error {
 // cleanGroup makes one segment out of a group, unless the group is one segment that
 // would stay as it is.
 func (c *cleaning) cleanGroup(group []*segment) error {
+	c.keepFrom = c.askKeepFrom()
 	if len(group) == 1 {
 		same, err := c.unchanged(group[0])
 		if err != nil || same {
@@ -265,7 +266,11 @@ func (c *cleaning) cleanGroup(group []*segment) error {
 		}
 		size = w.size
 		// Before they are gone it must be known, for followers that lag, that they are.
-		return c.l.updateMarks(func(m *marks) { m.tombstonesBelow = max(m.tombstonesBelow, removed+1) })
+		err := c.l.updateMarks(func(m *marks) { m.tombstonesBelow = max(m.tombstonesBelow, removed+1) })
+		if err == nil && removed >= 0 && removed >= c.askKeepFrom() {
+			return errSegmentsChanged // somebody began to copy meanwhile, and was not warned
+		}
+		return err
 	})
 	if err != nil {
 		before.BytesRead, before.BytesWritten = c.report.BytesRead, c.report.BytesWritten

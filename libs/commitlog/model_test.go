@@ -289,10 +289,10 @@ func (m *machine) DeleteRecords(t *rapid.T) {
 	if err := m.log.AdvanceLogStart(m.start); err != nil {
 		t.Fatal(err)
 	}
-	m.durable = max(m.durable, m.log.DurableEnd())
 	if _, err := m.log.Retain(m.clock.now, m.end()); err != nil {
 		t.Fatal(err)
 	}
+	m.durable = max(m.durable, m.log.DurableEnd())
 	m.clock.now = m.clock.now.Add(20 * time.Second)
 }
 

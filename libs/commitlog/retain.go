@@ -67,7 +67,8 @@ func (l *Log) setStart(offset int64) error {
 // for retention.bytes. Only whole, sealed segments below the high watermark go, the
 // oldest first. A segment is as old as its youngest record; where that claims to
 // come from the future, or has no timestamp, as its last change. When all records
-// are too old the active segment is sealed, so that it can go too.
+// are too old the active segment is sealed, so that it can go too. What is appended so
+// far is durable before a segment goes.
 //
 // The files are renamed at once and removed by the first call after
 // file.delete.delay.ms. The owner calls it now and then, say every minute.
@@ -101,6 +102,10 @@ func (l *Log) Retain(now time.Time, highWatermark int64) (RetainResult, error) {
 	}
 	if n == 0 {
 		return res, nil
+	}
+	// What is remembered of the producers of what goes must not be lost with it.
+	if _, err := l.Sync(); err != nil {
+		return res, err
 	}
 	err = l.dropHead(n, now, &res)
 	res.Start = l.StartOffset()

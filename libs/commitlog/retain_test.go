@@ -269,3 +269,39 @@ func TestCrashDuringRetention(t *testing.T) {
 		}
 	}
 }
+
+// What is remembered of producers whose records go outlives a power cut: the next batch
+// of an idempotent one is taken, and is not said to be out of order for good.
+func TestRetentionKeepsProducers(t *testing.T) {
+	disk := newFS(t)
+	clock := newClock()
+	o := testOptions(disk)
+	o.Now = clock.Now
+	o.Config.RetentionAge = 10 * time.Minute
+	l, _ := mustOpen(t, o)
+	mustAppend(t, l, produced(t, 7, 0, 0, 3, false, 10), 0)
+	if _, err := l.Checkpoint(); err != nil {
+		t.Fatal(err)
+	}
+	mustAppend(t, l, produced(t, 7, 0, 3, 2, false, 10), 0)
+	o.RecoveryPoint = mustSync(t, l)
+	o.HighWatermark = o.RecoveryPoint
+	clock.now = clock.now.Add(time.Hour)
+	if res := mustRetain(t, l, clock.now, 5); !res.Rolled || res.Start != 5 {
+		t.Fatalf("%+v", res)
+	}
+	if err := l.Abort(); err != nil {
+		t.Fatal(err)
+	}
+	disk.Crash(nil)
+	l, report := mustOpen(t, o)
+	if l.StartOffset() != 5 || l.EndOffset() != 5 {
+		t.Fatalf("[%d,%d), %+v", l.StartOffset(), l.EndOffset(), report)
+	}
+	if got := l.CheckProducer(header(t, produced(t, 7, 0, 5, 1, false, 10))); got.Verdict != ProducerOK {
+		t.Errorf("the next batch: %+v", got)
+	}
+	if got := l.CheckProducer(header(t, produced(t, 7, 0, 3, 2, false, 10))); got.Verdict != ProducerDuplicate || got.BaseOffset != 3 {
+		t.Errorf("a retry of the last: %+v", got)
+	}
+}

@@ -94,6 +94,7 @@ func New(cfg Config, deps service.Deps) (_ *Broker, err error) {
 		NextProducerID: func(ctx context.Context) (int64, *rpc.Error) { return b.producerIDs.Next(ctx) },
 		Position:       func() metadata.Position { return b.watcher.Image().Position() },
 		Unreachable:    func() []int32 { return b.following.Unreachable() },
+		Deaf:           func() []int32 { return b.following.Deaf() },
 	})
 	b.pool = rpc.NewConnPool(cfg.DialConfig(deps))
 	discover := func(ctx context.Context) ([]string, error) { return b.discover(ctx) }

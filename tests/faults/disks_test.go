@@ -127,7 +127,8 @@ func (n *nemesis) readAlone(part int) error {
 
 // fullDisk fills a broker's disk to the last byte. The broker has to refuse with that
 // reason and to serve reads; partitions that others lead have to go on without it; and
-// once there is room it has to come back by itself.
+// once there is room it has to come back by itself, unless it was started meanwhile and
+// refused to.
 func (n *nemesis) fullDisk() (strike, bool) {
 	name := smallDisk
 	part := n.alone(name)
@@ -159,14 +160,43 @@ func (n *nemesis) fullDisk() (strike, bool) {
 		n.l.h.problem("the disk of %s is full, and reading from it ends with %v", name, err)
 	}
 	n.othersGoOn(name, before)
+	if n.rng.IntN(2) == 0 {
+		s.what += n.startFull(name)
+	}
 	s.undo = func() {
 		if err := n.r.FreeDisk(name); err != nil {
 			n.l.h.problem("free the disk of %s: %v", name, err)
+		}
+		if !n.r.Running(name) {
+			n.r.Up(name)
 		}
 		n.awaitDisk(name, false)
 		n.backFromFull(name, part)
 	}
 	return s, true
+}
+
+// startFull starts a broker while its disk is full to the last byte. It comes up, or
+// ends and says what is to be done.
+func (n *nemesis) startFull(name string) (what string) {
+	n.kill(name)
+	n.r.Launch(name)
+	for end := time.Now().Add(diskSoon); time.Now().Before(end); {
+		if !n.r.Running(name) {
+			if said := n.r.LogTail(name, 2000); !strings.Contains(said, "no room") && !strings.Contains(said, "no space") {
+				n.l.h.problem("%s does not start on a full disk and does not say why: %s", name, said)
+			}
+			return ", refused to start so"
+		}
+		if n.r.Ready(name) == nil {
+			return ", started so"
+		}
+		if !n.l.sleep(50 * time.Millisecond) {
+			break
+		}
+	}
+	n.l.h.problem("%s neither comes up on a full disk nor ends, within %v", name, diskSoon)
+	return ", did not start so"
 }
 
 // othersGoOn demands that the partitions that others lead get on.
@@ -189,7 +219,7 @@ func (n *nemesis) othersGoOn(name string, before progressOf) {
 }
 
 // backFromFull demands that a broker whose disk has room again takes records and
-// joins every in-sync set that it was in, without being restarted.
+// joins every in-sync set that it was in, by itself.
 func (n *nemesis) backFromFull(name string, part int) {
 	for end := time.Now().Add(*within); ; {
 		err := n.sendAlone(part)

@@ -15,5 +15,10 @@
 // member at a time and skips nothing, and while a single fault lasts, whoever it does
 // not hit directly gets on.
 //
+// Where the run may mount, the disk of one broker is a small one that is really filled;
+// it lives in a mount namespace that ends with the run's processes. Elsewhere full disks
+// are made of failpoints only, and the report says so. What has not been seen yet comes
+// first and is tried again and again, so that half an hour is enough for everything.
+//
 // The tests of this package are its only content.
 package faults

@@ -189,12 +189,17 @@ func (l *load) startCommand(name, gateway string) {
 		return nil
 	}
 	l.sources = append(l.sources, s)
+	// A command that has ended reads no more, and its sender would wait for ever.
+	context.AfterFunc(l.ctx, func() { _ = in.CloseWithError(context.Canceled) })
 	l.senders.Go(func() {
 		defer w.Close()
 		l.pace(func() bool {
 			number := l.h.sending(s.index)
 			if _, err := fmt.Fprintf(w, "{\"key\":%q,\"value\":%q}\n", key(name, number), value(name, number)); err != nil {
 				l.h.unsent(s.index)
+				if l.ctx.Err() != nil {
+					return false
+				}
 				l.fail(fmt.Errorf("leat produce (%s) took no more input: %w: %s", name, err, command.Said()))
 				return false
 			}

@@ -131,19 +131,29 @@ func (w *committing) progress(after string) time.Duration {
 	return gap
 }
 
-// shardOwner names the coordinator that owns a group's shard; "": nobody does.
-func shardOwner(t *testing.T, c *client.Client, group string) string {
+// shardOwners names the coordinators that own shards, by shard; "": nobody does.
+func shardOwners(t *testing.T, c *client.Client) []string {
 	t.Helper()
 	ctx := within(t, limit)
 	if err := c.Metadata().Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}
-	shards := lookUp(t, c, client.OffsetsTopic).Partitions
-	owner := shards[client.GroupShard(group, int32(len(shards)))].ShardOwner
-	if owner < 1 {
-		return ""
+	var owned []string
+	for _, p := range lookUp(t, c, client.OffsetsTopic).Partitions {
+		owner := ""
+		if p.ShardOwner > 0 {
+			owner = fmt.Sprintf("coordinator-%d", p.ShardOwner)
+		}
+		owned = append(owned, owner)
 	}
-	return fmt.Sprintf("coordinator-%d", owner)
+	return owned
+}
+
+// shardOwner names the coordinator that owns a group's shard; "": nobody does.
+func shardOwner(t *testing.T, c *client.Client, group string) string {
+	t.Helper()
+	all := shardOwners(t, c)
+	return all[client.GroupShard(group, int32(len(all)))]
 }
 
 // groupsOf waits until a coordinator owns shards, and names as many groups that live
@@ -156,13 +166,11 @@ func groupsOf(t *testing.T, c *client.Client, coordinator string, n int) []strin
 	var found []string
 	mesh.Eventually(t, limit, coordinator+" owns shards", func() (bool, string) {
 		found = nil
-		taken := map[int32]bool{}
-		shards := int32(len(lookUp(t, c, client.OffsetsTopic).Partitions))
-		for i := 0; i < 200 && len(found) < n; i++ {
+		owned := shardOwners(t, c)
+		for i := 0; i < 500 && len(found) < n; i++ {
 			group := fmt.Sprint("group-", i)
-			shard := client.GroupShard(group, shards)
-			if !taken[shard] && shardOwner(t, c, group) == coordinator {
-				taken[shard] = true
+			if shard := client.GroupShard(group, int32(len(owned))); owned[shard] == coordinator {
+				owned[shard] = "taken"
 				found = append(found, group)
 			}
 		}

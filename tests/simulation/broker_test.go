@@ -2,12 +2,15 @@ package simulation
 
 import (
 	"cmp"
+	"errors"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/core/cluster"
 	"github.com/leat-io/leat/libs/core/partition"
+	"github.com/leat-io/leat/libs/topicid"
 )
 
 // broker is one broker with its disk, and the process that runs on it, if one does.
@@ -21,6 +24,7 @@ type broker struct {
 	diskHung bool
 	diskBad  bool // an I/O failed; nothing more is written in this life
 	failing  bool // one will
+	cramped  bool // a replica cannot go on because the disk was full, until the next start
 
 	wiped     uint64 // the lives up to this one had a disk that is gone
 	unplugged uint64 // ... a host that has lost power since
@@ -34,14 +38,15 @@ type broker struct {
 	regressed bool
 	followed  int64 // revision followed while the registration was the present one
 
-	of       *etcd // whose history the image is from
-	rev      int64 // revision of the image; 0: none
-	source   int   // index of the controller that it listens to
-	hist     history
-	vouched  int64 // election revision of the controller that was told last
-	vouchAt  time.Duration
-	replicas []*replica                    // by partition
-	bad      map[cluster.PartitionID]int64 // replicas that went bad, to the revision at which that is on record; 0: it is not
+	of        *etcd // whose history the image is from
+	rev       int64 // revision of the image; 0: none
+	source    int   // index of the controller that it listens to
+	hist      history
+	vouched   int64 // election revision of the controller that was told last
+	vouchAt   time.Duration
+	replicas  []*replica // by partition
+	deletions map[topicid.ID]*deletion
+	bad       map[cluster.PartitionID]int64 // replicas that went bad, to the revision at which that is on record; 0: it is not
 }
 
 func (b *broker) node() node { return node{cluster.KindBroker, b.id} }
@@ -61,8 +66,10 @@ func (b *broker) start() {
 	b.up, b.paused, b.hostDown, b.diskHung, b.diskBad, b.failing = true, false, false, false, false, false
 	b.inc, b.files, b.lease, b.regRev, b.floor = w.lives, commitlog.NewFileCache(64), nil, 0, 0
 	b.adopted, b.regressed, b.of, b.rev, b.vouched, b.vouchAt, b.followed = false, false, nil, 0, 0, 0, 0
+	b.deletions = map[topicid.ID]*deletion{}
 	b.replicas, b.bad, b.source = nil, map[cluster.PartitionID]int64{}, w.n(len(w.ctls))
-	d.fs.Clear()
+	b.cramped = false
+	d.setRules()
 	clean := d.closed == d.running && d.closed != 0
 	hostDown := d.running != 0 && !clean && d.boot != d.bootSaved
 	ids := d.found(w)
@@ -75,7 +82,14 @@ func (b *broker) start() {
 		}
 		var err error
 		r.hwNoted = d.watermarks[id]
-		if r.log, err = d.open(w, b, id); err != nil {
+		r.log, err = d.open(w, b, id)
+		if errors.Is(err, syscall.ENOSPC) {
+			w.count("start refused for want of room")
+			w.say("broker %d cannot start: %v", b.id, err)
+			b.crash(false, nil)
+			return
+		}
+		if err != nil {
 			w.say("broker %d withholds its replica of %s: %v", b.id, w.name(id), err)
 			w.count("verdict: corrupt")
 			r.log, r.verdict = nil, partition.Corrupt
@@ -328,10 +342,15 @@ func (b *broker) apply() {
 		return
 	}
 	w := b.w
+	b.applyDeletions()
 	for _, r := range slices.Clone(b.replicas) {
 		p := w.part(r.id)
 		rec, ok := b.of.partitionAt(r.id, b.rev)
-		if ok && slices.Contains(rec.Replicas, b.id) && w.alive(p, b.of, b.rev) {
+		if ok && slices.Contains(rec.Replicas, b.id) && w.alive(p, b.of, b.rev) || b.goes(r.id.Topic) || b.deletions[r.id.Topic] != nil {
+			continue
+		}
+		if !ok || !w.alive(p, b.of, b.rev) {
+			b.setAside(r)
 			continue
 		}
 		w.count("replica removed")
@@ -341,7 +360,7 @@ func (b *broker) apply() {
 		if r.log != nil {
 			_ = r.log.Abort()
 		}
-		_ = b.disk.fs.RemoveAll(folder(r.id))
+		_ = b.disk.fs.RemoveAll(w.folder(r.id))
 		_ = b.disk.fs.SyncDir("/d")
 		b.forget(r.id)
 	}
@@ -399,7 +418,16 @@ func (b *broker) make(p *part, rec cluster.Partition) *replica {
 			return nil
 		}
 		var err error
-		if r.log, err = d.open(b.w, b, p.id); err != nil {
+		var taken *commitlog.TopicIDMismatchError
+		if r.log, err = d.open(b.w, b, p.id); errors.As(err, &taken) {
+			b.w.count("name of a folder taken by a deleted topic")
+			return nil // until that is gone
+		}
+		if errors.Is(err, syscall.ENOSPC) {
+			b.w.count("replica not made for want of room")
+			return nil // until there is some
+		}
+		if err != nil {
 			b.diskFailed()
 			return nil
 		}

@@ -25,6 +25,7 @@ type topic struct {
 	unclean  bool
 	clean    cleaning
 	internal bool
+	born     bool // etcd has had it
 	parts    []*part
 }
 
@@ -94,7 +95,7 @@ func (wr *writer) produce() {
 		wr.send(again[0])
 		return
 	}
-	if full || len(wr.p.truth) > maxTruth || wr.p.appended > int64(len(wr.p.truth))+maxTail {
+	if full || int64(len(wr.p.truth)) > maxTruth+wr.p.deleted || wr.p.appended > int64(len(wr.p.truth))+maxTail {
 		return
 	}
 	s := wr.batch(1 + w.n(3))

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/leat-io/leat/libs/commitlog"
@@ -22,6 +23,8 @@ type disk struct {
 	mem   *memfs.FS
 	fs    *errorfs.FS
 	fresh bool // nobody has adopted it
+	room  fullness
+	short int // bytes that a write on a full disk still writes
 
 	verdicts   map[cluster.PartitionID]partition.Verdict
 	recovery   map[cluster.PartitionID]int64
@@ -50,14 +53,17 @@ func newDisk() *disk {
 		hist: history{epochs: map[cluster.PartitionID]int32{}},
 	}
 	d.fs = errorfs.Wrap(d.mem)
-	for _, dir := range []string{"/d", "/aside"} {
+	for _, dir := range []string{"/d", "/aside", "/unknown"} {
 		_ = d.mem.MkdirAll(dir)
 	}
 	_ = d.mem.SyncDir("/")
 	return d
 }
 
-func folder(id cluster.PartitionID) string { return "/d/" + folderName(id) }
+// folder is where a replica lies, which bears the name of its topic.
+func (w *world) folder(id cluster.PartitionID) string {
+	return fmt.Sprintf("/d/%s-%d", w.part(id).topic.name, id.Number)
+}
 
 func folderName(id cluster.PartitionID) string {
 	return fmt.Sprintf("%x-%d", id.Topic[:4], id.Number)
@@ -66,6 +72,9 @@ func folderName(id cluster.PartitionID) string {
 // found lists the replicas whose folders say whose they are.
 func (d *disk) found(w *world) []cluster.PartitionID {
 	var ids []cluster.PartitionID
+	if n, err := commitlog.PurgeDeleted(d.fs, "/d"); n > 0 && err == nil {
+		w.count("interrupted deletion ended")
+	}
 	entries, err := d.fs.ReadDir("/d")
 	if err != nil {
 		return nil
@@ -99,7 +108,7 @@ func (d *disk) wasHere(id cluster.PartitionID) bool {
 // open opens a log, or makes one.
 func (d *disk) open(w *world, b *broker, id cluster.PartitionID) (*commitlog.Log, error) {
 	log, report, err := commitlog.Open(commitlog.Options{
-		Config: logConfig(w.part(id).topic), FS: d.fs, Dir: folder(id), Topic: "t", Partition: id.Number, TopicID: id.Topic,
+		Config: logConfig(w.part(id).topic), FS: d.fs, Dir: w.folder(id), Topic: "t", Partition: id.Number, TopicID: id.Topic,
 		RecoveryPoint: d.recovery[id], HighWatermark: d.watermarks[id], CleanShutdown: d.closed == d.running && d.closed != 0,
 		Files: b.files, Now: w.clock,
 	})
@@ -133,6 +142,9 @@ func (w *world) clock() time.Time { return time.Unix(1_700_000_000, 0).Add(w.now
 // writeMarks writes the marks of the replicas down, as one moment has them.
 func (b *broker) writeMarks() {
 	d := b.disk
+	if d.room == full {
+		return // the earlier ones stay
+	}
 	watermarks, recovery := map[cluster.PartitionID]int64{}, map[cluster.PartitionID]int64{}
 	for id, v := range d.watermarks {
 		if d.verdicts[id] != partition.Intact {
@@ -151,12 +163,16 @@ func (b *broker) writeMarks() {
 }
 
 // lowerMarks has the marks of a replica lie at or below an offset.
-func (b *broker) lowerMarks(r *replica, to int64) {
+func (b *broker) lowerMarks(r *replica, to int64) error {
 	r.hwNoted = min(r.hwNoted, to)
 	d := b.disk
 	if max(d.recovery[r.id], d.watermarks[r.id]) > to {
+		if d.room == full {
+			return fmt.Errorf("lower the marks: %w", syscall.ENOSPC)
+		}
 		d.recovery[r.id], d.watermarks[r.id] = min(d.recovery[r.id], to), min(d.watermarks[r.id], to)
 	}
+	return nil
 }
 
 // dropVerdict settles what stood against a replica, unless the bad copy is still in
@@ -187,7 +203,7 @@ func (b *broker) replace(r *replica) error {
 			return err
 		}
 	}
-	dir := folder(r.id)
+	dir := b.w.folder(r.id)
 	there, err := vfs.Exists(d.fs, dir)
 	if err != nil {
 		return err

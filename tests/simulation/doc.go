@@ -16,6 +16,11 @@
 // in the services are goroutines and gRPC) keeps to the duties that the doc.go of each
 // package states.
 //
+// What may break: processes, hosts, disks (lost, rotten, failing, hanging, full for a
+// while), the network, etcd and leases. What goes on beside that: topics are compacted by
+// the real cleaner, let go of old segments by the real retention, are deleted and made
+// again under the same name; partitions are moved, leaders elected, records deleted.
+//
 // To use it: go test ./simulation runs a fixed set of seeds; with -sim.seed=S it
 // replays one and tells its story, with -sim.seeds=N or -sim.duration=D it runs many,
 // and shrinks and tells the first that fails.

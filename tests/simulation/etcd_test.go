@@ -136,6 +136,9 @@ func (e *etcd) apply(t *txn) (int64, error) {
 		if next, ok := w.Record.(cluster.Partition); ok {
 			e.w.checkRecord(e, next)
 		}
+		if topic, ok := w.Record.(cluster.Topic); ok && e == e.w.etcd {
+			e.w.noteTopic(topic)
+		}
 		e.put(w.Key, w.Record, t.lease)
 		e.sayWrite(t, w)
 	}

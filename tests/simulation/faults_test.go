@@ -90,7 +90,9 @@ func (w *world) powerMesh() {
 // powerMidway takes the power from a host in the middle of the next operation of its
 // disk, after a few calls of it.
 func (w *world) powerMidway() {
-	b := w.find(func(b *broker) bool { return b.runs() && slices.ContainsFunc(b.replicas, (*replica).busy) })
+	b := w.find(func(b *broker) bool {
+		return b.runs() && (slices.ContainsFunc(b.replicas, (*replica).busy) || len(b.deletions) > 0)
+	})
 	if b == nil || !w.mayLose(b, osPart) {
 		return
 	}
@@ -112,12 +114,17 @@ func (w *world) powerMidway() {
 	})
 	w.count("fault: power cut in the middle of an operation")
 	w.say("the host of broker %d#%d loses power in the middle of an operation", b.id, b.inc)
+	for _, t := range w.topics {
+		if d := b.deletions[t.id]; d != nil && !d.gone {
+			b.deleteTopic(t, d)
+		}
+	}
 	for _, r := range slices.Clone(b.replicas) {
 		for i := 0; i < 3 && r.busy() && !off && w.failure == nil && b.up; i++ {
 			r.operate()
 		}
 	}
-	b.disk.fs.Clear()
+	b.disk.setRules()
 	if b.up {
 		b.crash(true, w.keep())
 	}
@@ -190,7 +197,7 @@ func (w *world) rot() {
 // flip changes a bit in a batch below the recovery point.
 func (b *broker) flip(id cluster.PartitionID) bool {
 	w, mem := b.w, b.disk.mem
-	entries, err := mem.ReadDir(folder(id))
+	entries, err := mem.ReadDir(w.folder(id))
 	if err != nil {
 		return false
 	}
@@ -198,7 +205,7 @@ func (b *broker) flip(id cluster.PartitionID) bool {
 		if !strings.HasSuffix(e.Name, ".log") {
 			continue
 		}
-		f, err := mem.Open(path.Join(folder(id), e.Name))
+		f, err := mem.Open(path.Join(w.folder(id), e.Name))
 		if err != nil {
 			return false
 		}
@@ -278,11 +285,11 @@ func (w *world) stopBroker() {
 func (w *world) startBroker() {
 	b := w.find(func(b *broker) bool { return !b.up })
 	if b == nil {
-		b = w.find(func(b *broker) bool { return b.up && b.diskBad })
+		b = w.find(func(b *broker) bool { return b.up && (b.diskBad || b.cramped && b.disk.room == roomy) })
 		if b == nil || !w.chance(30) {
 			return
 		}
-		b.crash(false, nil) // somebody has changed the disk's cable
+		b.crash(false, nil) // somebody has changed the disk's cable, or made room
 	}
 	b.start()
 }

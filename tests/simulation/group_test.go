@@ -26,6 +26,7 @@ type groups struct {
 	counter map[group.Part]int64 // next offset to be committed, rising for ever
 	acked   map[group.Part]int64 // highest that was acknowledged
 	blocks  map[group.Part]*blocked
+	groupChecks
 }
 
 // coordinator is one process that may own the shard.
@@ -40,19 +41,25 @@ type coordinator struct {
 	rev    int64
 
 	state   *group.State
-	claimed int64 // shard epoch; 0: none
+	claimed int64         // shard epoch; 0: none
+	until   time.Duration // paused until then, or behind with what it follows
+	view    int           // of the group's topics, that it has seen
 	fence   partition.Fence
 	end     int64 // past the fencing record
 	load    bool  // wanted
 	nextReq uint64
 	replies map[uint64]func(group.Reply)
-	wake    time.Duration
+	// overtaken says of an open request that another had loaded the shard before it
+	// came: it must not be granted.
+	overtaken map[uint64]bool
+	wake      time.Duration
 }
 
 func newGroups(w *world) *groups {
 	g := &groups{w: w, counter: map[group.Part]int64{}, acked: map[group.Part]int64{}, blocks: map[group.Part]*blocked{}}
 	g.topic = &topic{name: cluster.OffsetsTopic, rf: 3, internal: true}
 	w.addTopic(g.topic, 1)
+	g.groupChecks = newGroupChecks(w)
 	for i := range 2 {
 		g.coords = append(g.coords, &coordinator{g: g, id: int32(i + 1)})
 	}
@@ -86,15 +93,10 @@ func (g *groups) process(id int32) (bool, uint64, bool) {
 func (c *coordinator) start() {
 	w := c.g.w
 	w.lives++
-	*c = coordinator{g: c.g, id: c.id, inc: w.lives, up: true, state: group.New(c.g.config()), replies: map[uint64]func(group.Reply){}}
+	*c = coordinator{g: c.g, id: c.id, inc: w.lives, up: true, state: group.New(c.g.config()), replies: map[uint64]func(group.Reply){}, overtaken: map[uint64]bool{}}
 	w.say("coordinator %d starts as #%d", c.id, c.inc)
-	var topics []group.Topic
-	for _, t := range w.topics {
-		if !t.internal {
-			topics = append(topics, group.Topic{ID: group.TopicID(t.id), Name: t.name, Partitions: int32(len(t.parts))})
-		}
-	}
-	c.step(group.Topics{View: group.NewTopicView(topics)})
+	c.view = max(0, len(c.g.views)-1-w.n(2)) // what it is told may lag
+	c.step(c.g.views[c.view])
 }
 
 func (c *coordinator) crash() {
@@ -148,6 +150,7 @@ func (c *coordinator) carry(e group.Effect) {
 	case group.ResolveStart:
 		c.resolve(e)
 	case group.Reply:
+		c.checkReply(e)
 		if done := c.replies[e.Req]; done != nil {
 			delete(c.replies, e.Req)
 			done(e)
@@ -169,6 +172,7 @@ func (c *coordinator) carry(e group.Effect) {
 // appendAll appends records as one batch.
 func (c *coordinator) appendAll(op group.Op, kvs []group.KV) {
 	w := c.g.w
+	c.g.checkRecords(kvs)
 	b, err := record.NewBuilder(record.DefaultBuilderOptions())
 	if err != nil {
 		panic(err)
@@ -187,6 +191,7 @@ func (c *coordinator) appendAll(op group.Op, kvs []group.KV) {
 	c.append(data, func(res result) {
 		switch {
 		case res.outcome == partition.OK:
+			c.g.countRecords(kvs)
 			c.step(group.Committed{Op: op})
 		case res.outcome == partition.Rejected && res.reason != partition.ReasonShardFenced && res.err == nil:
 			c.step(group.Failed{Op: op, Kind: group.NotDone})
@@ -217,8 +222,12 @@ func (c *coordinator) append(data []byte, done func(result)) {
 			done(res)
 		}
 	}
+	limit := produceLimit
+	if !w.faults {
+		limit *= 3 // where disks are slow in a walk, the shard would be loaded for ever
+	}
 	unknown := result{outcome: partition.Unknown, reason: partition.ReasonDeadline, base: -1}
-	w.calls = append(w.calls, &call{deadline: w.now + produceLimit + callTimeout, lost: func() { end(unknown) }})
+	w.calls = append(w.calls, &call{deadline: w.now + limit + callTimeout, lost: func() { end(unknown) }})
 	b := w.broker(p.record.Leader.ID)
 	if b == nil || w.faults && w.chance(5) {
 		b = w.anyBroker()
@@ -232,7 +241,7 @@ func (c *coordinator) append(data []byte, done func(result)) {
 			answer(result{outcome: partition.Rejected, reason: partition.ReasonNotLeader, base: -1})
 			return
 		}
-		r.produce(&batch{data: data, header: h, acks: partition.AcksAll, fence: &fence, done: answer}, -1)
+		r.produce(&batch{data: data, header: h, acks: partition.AcksAll, fence: &fence, limit: limit, done: answer}, -1)
 	}})
 }
 
@@ -267,10 +276,13 @@ func (c *coordinator) read() {
 		at = next
 	}
 	c.load = false
+	c.g.loadedUnder(c.fence)
 	w.count("shard loaded")
 	w.say("coordinator %d#%d loads %d records under %+v", c.id, c.inc, len(kvs), c.fence)
+	holders := map[group.Part]string{}
 	for _, kv := range kvs {
 		if kv.Key.Kind != group.KindBarrier {
+			c.g.checkHolders(holders, kv)
 			c.step(group.Replayed{KV: kv})
 		}
 	}
@@ -293,6 +305,10 @@ func (c *coordinator) follow() {
 			}
 			c.lease = l
 		}
+	}
+	if c.view < len(c.g.views)-1 {
+		c.view++
+		c.step(c.g.views[c.view])
 	}
 	x := w.ctls[w.n(len(w.ctls))]
 	if !x.runs() || x.state == nil || c.of != nil && x.of != c.of || x.rev <= c.rev {
@@ -317,6 +333,7 @@ func (c *coordinator) follow() {
 func (c *coordinator) ask(m *groupMember, make func(req uint64) group.Event, done func(group.Reply)) {
 	c.nextReq++
 	c.replies[c.nextReq] = done
+	c.overtaken[c.nextReq] = older(c.fence, c.g.newest)
 	c.step(make(c.nextReq))
 }
 
@@ -344,12 +361,9 @@ func (g *groups) whole() bool {
 			held[p]++
 		}
 	}
-	for _, t := range g.w.topics {
-		for _, p := range t.parts {
-			part := group.Part{Topic: group.TopicID(t.id), Partition: p.id.Number}
-			if !t.internal && (held[part] != 1 || g.acked[part] == 0) {
-				return false
-			}
+	for _, part := range g.present() {
+		if held[part] != 1 || g.acked[part] == 0 {
+			return false
 		}
 	}
 	return true
@@ -383,16 +397,20 @@ func (w *world) groupStep() {
 				c.start()
 			}
 		case c.paused:
-			if !w.faults || w.chance(10) {
-				c.paused = false
+			if w.now >= c.until {
+				// What it follows comes in again after a while only.
+				c.paused, c.until = false, w.now+20*time.Millisecond
 			}
 		default:
-			c.follow()
+			if w.now >= c.until {
+				c.follow()
+			}
 			if c.load && w.failure == nil {
 				c.read()
 			}
 		}
 	}
+	g.stir()
 	alive := 0
 	for _, m := range g.members {
 		if !m.dead {
@@ -400,13 +418,12 @@ func (w *world) groupStep() {
 		}
 	}
 	if alive < 2 || alive < 4 && w.faults && w.chance(3) {
-		g.born++
-		g.members = append(g.members, &groupMember{g: g, id: fmt.Sprintf("m%d", g.born), held: map[group.Part]int64{}})
+		g.bear()
 	}
-	if w.failure == nil && w.chance(2) {
+	if w.failure == nil && g.lively() && w.chance(2) {
 		g.reset()
 	}
-	for range 3 {
+	for range 6 {
 		m := g.members[w.n(len(g.members))]
 		if w.failure == nil && !m.dead {
 			g.move(m)
@@ -442,15 +459,22 @@ func (w *world) groupFault() {
 		return
 	}
 	c := g.coords[w.n(len(g.coords))]
-	switch w.n(4) {
+	switch w.n(7) {
+	case 4:
+		g.changeTopics()
+	case 5:
+		g.bearTwin()
+	case 6:
+		if len(g.members) > 0 {
+			g.members[w.n(len(g.members))].goStubborn()
+		}
 	case 0:
 		if c.up {
 			c.crash()
 		}
 	case 1:
 		if c.runs() {
-			c.paused = true
-			w.count("fault: coordinator paused")
+			c.pause(leaseTTL/2 + leaseTTL*time.Duration(w.n(4))/2)
 		}
 	case 2:
 		if len(g.members) > 0 {
@@ -467,6 +491,7 @@ func (w *world) groupFault() {
 			gone := group.Gone{Group: groupName, Member: m.id, Attach: m.attach}
 			c := m.on
 			m.disconnect()
+			m.broke = true
 			c.step(gone)
 		}
 	}

@@ -53,7 +53,13 @@ func (r *replica) runAppend(e *partition.Append) partition.Event {
 		r.refused = &errProducer{check}
 		return partition.AppendRefused{Op: e.Op}
 	}
+	if !r.hasRoom() {
+		return r.refuseFull(e.Op)
+	}
 	info, err := r.log.Append([][]byte{b.data}, e.Epoch)
+	if noSpace(err) {
+		return r.refuseFull(e.Op)
+	}
 	if err != nil {
 		return r.failed(e.Op, err)
 	}
@@ -69,6 +75,9 @@ func (r *replica) runCopy(e *partition.AppendCopy) partition.Event {
 	delete(r.runs, e.Ref)
 	if data == nil || r.core.Down() != partition.ReasonNone {
 		return partition.AppendRefused{Op: e.Op}
+	}
+	if !r.hasRoom() {
+		return r.refuseFull(e.Op)
 	}
 	done := &partition.Appended{Op: e.Op, Base: e.Base, End: e.Base, LastEpoch: -1}
 	latest := r.log.LatestEpoch()
@@ -86,10 +95,13 @@ func (r *replica) runCopy(e *partition.AppendCopy) partition.Event {
 		if err != nil {
 			var order *commitlog.OutOfOrderError
 			var epoch *commitlog.StaleEpochError
-			if errors.As(err, &order) || errors.As(err, &epoch) {
+			if errors.As(err, &order) || errors.As(err, &epoch) || noSpace(err) {
 				r.w.count("copy refused by the log")
 				if done.End > e.Base {
 					return done
+				}
+				if noSpace(err) {
+					return r.refuseFull(e.Op)
 				}
 				return partition.AppendRefused{Op: e.Op}
 			}
@@ -119,8 +131,15 @@ func (r *replica) appendAt(batch []byte, h *record.Header) (commitlog.AppendInfo
 		return r.log.AppendAt([][]byte{batch})
 	}
 	r.w.count("log begun within a batch")
-	r.b.lowerMarks(r, h.BaseOffset)
-	if err := r.log.ResetTo(h.BaseOffset); err != nil {
+	producers := r.log.ProducersBelow(h.BaseOffset)
+	err := r.b.lowerMarks(r, h.BaseOffset)
+	if err == nil {
+		err = r.log.ResetTo(h.BaseOffset)
+	}
+	if err != nil {
+		return commitlog.AppendInfo{}, err
+	}
+	if err := r.log.InheritProducers(producers); err != nil {
 		return commitlog.AppendInfo{}, err
 	}
 	info, err := r.log.AppendAt([][]byte{batch})
@@ -135,8 +154,11 @@ func (r *replica) runTruncate(e *partition.Truncate) partition.Event {
 	if e.Unclean {
 		r.w.count("truncation below the high watermark")
 	}
-	r.b.lowerMarks(r, e.To)
-	end, err := r.log.TruncateTo(e.To)
+	end := int64(0)
+	err := r.b.lowerMarks(r, e.To)
+	if err == nil {
+		end, err = r.log.TruncateTo(e.To)
+	}
 	r.w.say("broker %d#%d truncates %s from %d to %d (hw %d, unclean=%v): %v", r.b.id, r.b.inc, r.w.name(r.id), e.From, end, e.HW, e.Unclean, err)
 	if err != nil {
 		return r.failed(e.Op, err)
@@ -156,8 +178,9 @@ func (r *replica) runReset(e *partition.Reset) partition.Event {
 			err = r.log.ResetTo(e.To)
 		}
 	} else {
-		r.b.lowerMarks(r, e.To)
-		err = r.log.ResetTo(e.To)
+		if err = r.b.lowerMarks(r, e.To); err == nil {
+			err = r.log.ResetTo(e.To)
+		}
 	}
 	r.w.say("broker %d#%d begins %s anew at %d (keeps a bad copy: %v): %v", r.b.id, r.b.inc, r.w.name(r.id), e.To, e.Keep, err)
 	if err != nil {

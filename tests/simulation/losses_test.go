@@ -49,7 +49,7 @@ func (p *part) settleLosses() {
 // within what the topics promise.
 func (w *world) mayLose(b *broker, which func(*part) bool) bool {
 	for _, p := range w.order {
-		if p.gone || !which(p) || p.lost[b.id] {
+		if p.gone || !which(p) {
 			continue
 		}
 		p.settleLosses()
@@ -63,7 +63,9 @@ func (w *world) mayLose(b *broker, which func(*part) bool) bool {
 				left++
 			}
 		}
-		if len(p.lost)+1 > int(p.minInForce())-1 || left == 0 {
+		// One that was lost and leads has been made anew, and may be all there is.
+		again := p.lost[b.id] && (p.lossy || p.record.Leader.ID != b.id)
+		if !again && (left == 0 || !p.lost[b.id] && len(p.lost)+1 > int(p.minInForce())-1) {
 			return false
 		}
 	}

@@ -7,6 +7,9 @@ import (
 	"github.com/leat-io/leat/libs/core/group"
 )
 
+// maxLeaves is how many members may leave in a walk, so that it ends some day.
+const maxLeaves = 3
+
 // groupMember is a member and its stream to a coordinator.
 type groupMember struct {
 	g        *groups
@@ -24,6 +27,17 @@ type groupMember struct {
 	until    time.Duration // it uses what it holds until then
 	opened   time.Duration // when it asked for the stream, of which it has no assignment yet; 0: it has
 	mustAck  bool
+	instance string
+	broke    bool                 // its stream broke some time
+	leaving  bool                 // it has asked to
+	left     bool                 // it has, or has tried to
+	removed  bool                 // by a coordinator, as far as it wrote that
+	replaced bool                 // another has its instance id
+	hasty    bool                 // it asks for a short rebalance timeout
+	stubborn bool                 // acknowledges nothing any more
+	past     map[group.Part]int64 // tenures that it has had to give up
+	before   int64                // attach number of an earlier stream; 0: none
+	done     map[group.Part]int64 // tenures in which it has committed on this stream
 	inbox    []func()
 	outbox   []func(c *coordinator)
 }
@@ -32,6 +46,8 @@ func (m *groupMember) disconnect() {
 	m.on, m.attached, m.mustAck, m.stream = nil, false, false, 0
 	m.gen++
 	m.inbox, m.outbox = nil, nil
+	m.leaving = false
+	clear(m.done)
 }
 
 // end stops a member for good.
@@ -71,15 +87,13 @@ func (m *groupMember) open() {
 	m.on, m.life = c, c.inc
 	gen := m.gen
 	began := m.g.w.now
-	var names []string
-	for _, t := range m.g.w.topics {
-		if !t.internal {
-			names = append(names, t.name)
-		}
-	}
+	names := m.g.names()
 	m.outbox = append(m.outbox, func(c *coordinator) {
 		c.ask(m, func(req uint64) group.Event {
-			return group.Open{Req: req, Group: groupName, Member: m.id, Topics: names, Attach: m.attach, Owned: m.owned(), Start: m.start()}
+			return group.Open{
+				Req: req, Group: groupName, Member: m.id, Instance: m.instance, Topics: names, RebalanceTimeout: m.rebalanceTimeout(),
+				Attach: m.attach, Owned: m.owned(), Start: m.start(),
+			}
 		}, func(r group.Reply) {
 			opened, ok := r.Result.(group.Opened)
 			if m.gen != gen {
@@ -89,6 +103,7 @@ func (m *groupMember) open() {
 				return
 			}
 			if ok {
+				m.before = m.attach
 				m.attach, m.stream = opened.Attach, opened.Attach // what is sent from here on is for this stream
 			}
 			m.inbox = append(m.inbox, func() {
@@ -110,6 +125,7 @@ func (m *groupMember) refused(err *group.Error) {
 		m.disconnect()
 	default:
 		m.g.w.count("member fenced")
+		m.g.w.count("member fenced: " + fencedFor[err.Reason])
 		m.g.w.say("%s is fenced: %s", m.id, err.Message)
 		m.end()
 	}
@@ -122,6 +138,9 @@ func (m *groupMember) receive(msg group.Message) {
 	case group.Fenced:
 		m.refused(e.Err)
 	case group.Assignment:
+		if m.leaving {
+			return
+		}
 		w.say("%s on coordinator %d#%d, attach %d: assignment %d of %d partitions (%s), held %d until %v", m.id, m.on.id, m.life, m.attach, e.Epoch, len(e.Partitions), e.Cause, len(m.held), m.until)
 		assigned := map[group.Part]int64{}
 		for _, a := range e.Partitions {
@@ -132,10 +151,12 @@ func (m *groupMember) receive(msg group.Message) {
 		}
 		for p, epoch := range m.held {
 			if assigned[p] != epoch {
+				m.past[p] = epoch
 				delete(m.held, p)
 			}
 		}
 		for _, a := range e.Partitions {
+			m.g.checkStart(m, a)
 			if _, has := m.held[a.Part]; has {
 				continue
 			}
@@ -158,7 +179,7 @@ func (m *groupMember) checkUse() {
 	}
 	for _, o := range m.owned() {
 		for _, other := range m.g.members {
-			if _, uses := other.held[o.Part]; uses && other != m && other.until > w.now {
+			if _, uses := other.held[o.Part]; uses && other != m && other.until > w.now && !m.overlaps() && !other.overlaps() {
 				w.fail("TWO-OWNERS", "%s uses %v until %v, and %s until %v (now %v)", m.id, o.Part, m.until, other.id, other.until, w.now)
 			}
 		}
@@ -174,9 +195,17 @@ func (m *groupMember) act() {
 		}
 		return
 	}
+	if w.chance(4) {
+		m.commitStale()
+		return
+	}
+	if !m.leaving && m.g.lively() && m.g.leaves < maxLeaves && w.chance(2) {
+		m.leave()
+		return
+	}
 	switch w.n(4) {
 	case 0:
-		if m.mustAck {
+		if m.mustAck && !m.stubborn {
 			m.mustAck = false
 			ack := group.Ack{Group: groupName, Member: m.id, Attach: m.attach, Epoch: m.epoch, Owned: m.owned()}
 			w.say("%s acknowledges %d with %d partitions", m.id, ack.Epoch, len(ack.Owned))
@@ -191,7 +220,7 @@ func (m *groupMember) act() {
 		m.ask(func(req uint64) group.Event {
 			return group.Ping{Req: req, Group: groupName, Member: m.id, Attach: m.attach}
 		}, func(group.Reply) {
-			if m.opened == 0 {
+			if m.opened == 0 && !m.leaving {
 				m.until = began + m.g.config().SessionTimeout
 			}
 			m.checkUse()
@@ -226,6 +255,11 @@ func (m *groupMember) commit() {
 		return
 	}
 	o := owned[m.g.w.n(len(owned))]
+	for _, other := range owned {
+		if !m.g.lively() && m.g.acked[other.Part] == 0 {
+			o = other // what the walk waits for
+		}
+	}
 	if m.g.isBlocked(o.Part) {
 		return
 	}
@@ -239,8 +273,10 @@ func (m *groupMember) commit() {
 	}, func(r group.Reply) {
 		if done, ok := r.Result.(group.CommitDone); ok && len(done.Refused) == 0 {
 			m.g.acked[o.Part] = max(m.g.acked[o.Part], next)
+			m.done[o.Part] = o.Epoch
 			m.g.w.count("offset committed")
 		} else {
+			m.g.refuse(o.Part, next)
 			m.g.w.count("offset refused")
 		}
 	})
@@ -260,8 +296,11 @@ func (m *groupMember) fetch() {
 			}
 		}
 		m.g.w.count("offsets fetched")
+		for p, v := range got {
+			m.g.checkServed(m, p, v)
+		}
 		for p, v := range before {
-			if got[p] < v {
+			if got[p] < v && !m.g.deletedIDs[p.Topic] {
 				m.g.w.fail("OFFSET-LOST", "offset %d of %v was acknowledged, and %s fetches %d", v, p, m.id, got[p])
 			}
 		}

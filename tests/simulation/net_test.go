@@ -1,9 +1,12 @@
 package simulation
 
 import (
+	"errors"
+	"math"
 	"slices"
 	"time"
 
+	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/core/cluster"
 	"github.com/leat-io/leat/libs/core/partition"
 )
@@ -16,7 +19,7 @@ type link struct {
 	epoch        int32 // in which it follows
 	up, down     []any // messages
 	from         int64 // of the next batch; -1: none is sent yet
-	tombs        int64 // up to where tombstones were gone when the hello was answered
+	wants        bool  // the follower's log is empty and lacks what is known of producers
 	parked       *partition.Hello
 	said         bool // the leader has heard of it
 	broken       bool
@@ -64,7 +67,58 @@ func (r *replica) openLeader(e *partition.OpenLeader) {
 		w.links = append(w.links, l)
 		w.count("session")
 	}
-	l.up = append(l.up, &partition.Hello{Sess: l.lSess, From: r.b.self(), LeaderEpoch: e.Epoch, LastEpoch: e.LastEpoch, End: e.End})
+	l.up = append(l.up, &helloMessage{
+		hello: partition.Hello{Sess: l.lSess, From: r.b.self(), LeaderEpoch: e.Epoch, LastEpoch: e.LastEpoch, End: e.End},
+		wants: r.log != nil && !r.cut && r.log.EndOffset() == e.End && r.log.WantsProducers(),
+	})
+}
+
+// helloMessage is a hello on its way.
+type helloMessage struct {
+	hello partition.Hello
+	wants bool // and what the leader remembers of producers first
+}
+
+// producersMessage is what a leader remembers of producers.
+type producersMessage struct{ snapshot []byte }
+
+// hear answers a hello, with the producers if they are wanted first: until the follower
+// has them its log must not count.
+func (r *replica) hear(l *link, h *partition.Hello) {
+	if _, epoch := r.core.Leader(); l.wants && h.LeaderEpoch == epoch && r.core.Leads() && r.log != nil {
+		r.w.count("producers sent to a copy that begins anew")
+		l.down = append(l.down, &producersMessage{r.log.ProducersBelow(h.End)})
+		return
+	}
+	r.step(h)
+}
+
+// inherit has an empty log remember the producers of its leader's, and says hello again.
+func (r *replica) inherit(l *link, m *producersMessage) {
+	if r.log == nil || r.cutting() {
+		return
+	}
+	if err := r.log.InheritProducers(m.snapshot); err != nil {
+		if errors.Is(err, commitlog.ErrFailed) {
+			r.failed(0, err)
+			return
+		}
+		l.told[0] = true
+		r.upstream = nil
+		r.w.breakLink(l)
+		r.step(partition.LeaderGone{Sess: l.fSess, Now: r.w.now})
+		return
+	}
+	l.up = append(l.up, &helloMessage{hello: partition.Hello{Sess: l.lSess, From: r.b.self(), LeaderEpoch: l.epoch, LastEpoch: r.core.LastEpoch(), End: r.core.End()}})
+}
+
+// lowestCopy is how far every follower in an agreed session has come, by its own word.
+func (r *replica) lowestCopy() int64 {
+	lowest := int64(math.MaxInt64)
+	for _, end := range r.copies {
+		lowest = min(lowest, end)
+	}
+	return lowest
 }
 
 // carrySession carries out what concerns other brokers.
@@ -93,9 +147,11 @@ func (r *replica) carrySession(e partition.Effect) {
 			end := &partition.EpochEnd{
 				Sess: l.fSess, LeaderEpoch: e.LeaderEpoch, LastEpoch: e.LastEpoch, End: e.End, Agreed: e.Agreed, LogStart: e.LogStart, HW: e.HW,
 			}
+			if e.Agreed {
+				r.copies[e.Sess] = max(r.copies[e.Sess], 0) // before it is looked which tombstones are gone
+			}
 			if r.log != nil {
 				end.TombstonesBelow = r.log.TombstonesBelow()
-				l.tombs = end.TombstonesBelow
 			}
 			l.down = append(l.down, end)
 		}
@@ -114,6 +170,7 @@ func (r *replica) carrySession(e partition.Effect) {
 	case partition.CloseSess:
 		if l := r.sessions[e.Sess]; l != nil {
 			delete(r.sessions, e.Sess)
+			delete(r.copies, e.Sess)
 			l.told[1] = true
 			r.w.breakLink(l)
 		}
@@ -161,6 +218,7 @@ func (w *world) tellEnd(l *link) {
 	if l.l != nil && !l.told[1] && !l.l.gone && l.l.b.runs() && w.failure == nil {
 		l.told[1] = true
 		delete(l.l.sessions, l.lSess)
+		delete(l.l.copies, l.lSess)
 		if l.said && l.parked == nil {
 			l.l.step(partition.Gone{Sess: l.lSess, Now: w.now})
 		}
@@ -210,8 +268,9 @@ func (w *world) deliver(l *link) {
 // hand gives a message of a session to its receiver.
 func (w *world) hand(l *link, to *replica, message any) {
 	switch e := message.(type) {
-	case *partition.Hello:
-		h := *e
+	case *helloMessage:
+		h := e.hello
+		l.wants = e.wants
 		h.Now = w.now
 		to.sessions[l.lSess] = l
 		l.said = true
@@ -220,7 +279,11 @@ func (w *world) hand(l *link, to *replica, message any) {
 			return
 		}
 		l.parked = nil
-		to.step(&h)
+		to.hear(l, &h)
+	case *producersMessage:
+		if to.upstream == l {
+			to.inherit(l, e)
+		}
 	case *partition.Position:
 		if to.sessions[l.lSess] == nil {
 			return
@@ -228,6 +291,9 @@ func (w *world) hand(l *link, to *replica, message any) {
 		p := *e
 		p.Now = w.now
 		to.step(&p)
+		if known, ok := to.copies[l.lSess]; ok {
+			to.copies[l.lSess] = max(known, p.End)
+		}
 	case *partition.EpochEnd:
 		p := *e
 		p.Now = w.now
@@ -279,11 +345,6 @@ func (w *world) stream(l *link) {
 		return
 	}
 	if len(data) == 0 || r.sessions[l.lSess] != l || l.broken {
-		return
-	}
-	if gone := r.log.TombstonesBelow(); l.from < gone && gone > l.tombs {
-		w.count("session ended above missed tombstones")
-		w.breakLink(l) // the follower may hold what they deleted
 		return
 	}
 	l.down = append(l.down, &batchMessage{batch: partition.Batch{

@@ -20,6 +20,8 @@ func (w *world) checkRecord(e *etcd, next cluster.Partition) {
 		bad("a partition epoch never repeats")
 	case next.LeaderEpoch < old.LeaderEpoch && w.restored == nil:
 		bad("a leader epoch never goes down")
+	case next.LeaderEpoch < w.floors[p.topic.name] && !p.topic.born && w.restored == nil:
+		bad("the leader epochs of a name never go down")
 	case len(next.ISR)+len(next.ELR) == 0:
 		bad("the last of ISR and ELR stays")
 	}

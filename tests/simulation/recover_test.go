@@ -9,8 +9,11 @@ import (
 	"github.com/leat-io/leat/libs/core/partition"
 )
 
-// maxRecovery bounds the steps without faults.
-const maxRecovery = 40_000
+// maxRecovery bounds the steps without faults, firstRecovery numbers the first.
+const (
+	maxRecovery   = 40_000
+	firstRecovery = 1_000_000
+)
 
 // recover takes steps without faults until everything is in sync, agrees and goes on.
 func (w *world) recover(all []action) {
@@ -43,14 +46,18 @@ func (w *world) recover(all []action) {
 	}
 	for _, b := range w.bs[1:] {
 		b.paused, b.diskHung, b.failing = false, false, false
-		b.disk.fs.Clear()
+		b.disk.room = roomy
+		b.disk.setRules()
+		if b.up && b.adopted && b.of != nil {
+			b.apply()
+		}
 	}
 	goal := map[*part]int{}
 	for _, p := range w.order {
 		goal[p] = len(p.truth) + 1
 	}
 	for i := range maxRecovery {
-		w.take(all, 1_000_000+i)
+		w.take(all, firstRecovery+i)
 		if w.failure != nil {
 			return
 		}
@@ -89,12 +96,15 @@ func (w *world) operate() {
 
 // whole reports whether all is well.
 func (w *world) whole(goal map[*part]int) bool {
+	if w.leftovers() != "" {
+		return false
+	}
 	if len(w.etcdReassignments()) > 0 && !slices.ContainsFunc(w.order, (*part).beyondHelp) {
 		return false
 	}
 	for _, b := range w.bs[1:] {
 		rec, ok := w.etcd.brokerAt(b.id, w.etcd.rev)
-		if !b.up || b.diskBad || !ok || rec.Fenced || rec.Process != b.life() {
+		if !b.up || b.diskBad || b.cramped || !ok || rec.Fenced || rec.Process != b.life() {
 			return false
 		}
 	}
@@ -137,8 +147,11 @@ func (w *world) describe(goal map[*part]int) string {
 	}
 	for _, x := range w.bs[1:] {
 		rec, _ := w.etcd.brokerAt(x.id, w.etcd.rev)
-		fmt.Fprintf(&b, "broker %d#%d up=%v adopted=%v regressed=%v disk bad=%v registered=%d rev=%d record=#%d fenced=%v draining=%v bad=%v\n",
-			x.id, x.inc, x.up, x.adopted, x.regressed, x.diskBad, x.regRev, x.rev, rec.Process.Incarnation, rec.Fenced, rec.Draining, len(x.bad))
+		fmt.Fprintf(&b, "broker %d#%d up=%v adopted=%v regressed=%v disk bad=%v cramped=%v registered=%d rev=%d record=#%d fenced=%v draining=%v bad=%v\n",
+			x.id, x.inc, x.up, x.adopted, x.regressed, x.diskBad, x.cramped, x.regRev, x.rev, rec.Process.Incarnation, rec.Fenced, rec.Draining, len(x.bad))
+	}
+	if left := w.leftovers(); left != "" {
+		fmt.Fprintf(&b, "of deleted topics: %s\n", left)
 	}
 	for _, p := range w.order {
 		rec := p.record
@@ -182,6 +195,10 @@ func (w *world) restoreEtcd(all []action) {
 	w.faults = false
 	w.heal()
 	w.etcdBack()
+	for _, b := range w.bs[1:] {
+		b.disk.room = roomy
+		b.disk.setRules()
+	}
 	oldest := w.etcd.rev
 	for _, b := range w.bs[1:] {
 		oldest = min(oldest, b.disk.hist.rev)
@@ -192,7 +209,7 @@ func (w *world) restoreEtcd(all []action) {
 	}
 	// Detection by revision needs that etcd has not caught up with what was followed by
 	// the time the brokers look.
-	same := w.chance(50) && oldest-back > 15
+	same := w.chance(50) && oldest-back > 30
 	w.restored = w.etcd
 	w.count("fault: etcd restored")
 	w.say("etcd is restored as it was at revision %d of %d (the same cluster id: %v)", back, w.etcd.rev, same)

@@ -3,6 +3,7 @@ package simulation
 import (
 	"errors"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/leat-io/leat/libs/commitlog"
@@ -48,6 +49,7 @@ type replica struct {
 	ledEpoch  int32 // newest leader epoch in which it began to lead
 
 	sessions map[int64]*link // of followers
+	copies   map[int64]int64 // how far followers in agreed sessions have come
 	upstream *link           // with its leader
 	runs     map[int64][]byte
 	lastRef  int64
@@ -60,6 +62,7 @@ type batch struct {
 	header  record.Header
 	acks    partition.Acks
 	fence   *partition.Fence
+	limit   time.Duration // how long it may take, if longer than produceLimit
 	done    func(result)
 	replied bool
 }
@@ -81,7 +84,7 @@ func (e *errProducer) Error() string { return "the batch does not follow the las
 func newReplica(b *broker, id cluster.PartitionID) *replica {
 	return &replica{
 		w: b.w, b: b, id: id, p: b.w.part(id), batches: map[int64]*batch{}, starts: map[int64]func(partition.Outcome){},
-		sessions: map[int64]*link{}, runs: map[int64][]byte{}, ledEpoch: -1,
+		sessions: map[int64]*link{}, copies: map[int64]int64{}, runs: map[int64][]byte{}, ledEpoch: -1,
 	}
 }
 
@@ -188,7 +191,7 @@ func (r *replica) take(rec cluster.Partition, rev int64) {
 			h := l.parked
 			l.parked = nil
 			h.Now = r.w.now
-			r.step(h)
+			r.hear(l, h)
 		}
 	}
 }
@@ -199,7 +202,7 @@ func (r *replica) produce(b *batch, leaderEpoch int32) {
 	req := r.nextReq
 	r.batches[req] = b
 	r.step(&partition.Produce{
-		Req: req, LeaderEpoch: leaderEpoch, Acks: b.acks, Now: r.w.now, Deadline: r.w.now + produceLimit,
+		Req: req, LeaderEpoch: leaderEpoch, Acks: b.acks, Now: r.w.now, Deadline: r.w.now + max(produceLimit, b.limit),
 		Records: b.header.LastOffsetDelta + 1, Fence: b.fence,
 	})
 }
@@ -356,6 +359,14 @@ func (r *replica) failed(op int64, err error) partition.Event {
 	var corrupt *commitlog.CorruptError
 	if errors.As(err, &corrupt) && r.b.disk.rotten[r.id] {
 		r.damaged() // a truncation met what had rotted
+		return nil
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		// It can be read, and goes on once the broker has been started again with room.
+		r.w.count("replica takes nothing more for want of room")
+		r.w.say("broker %d#%d, %s: takes nothing more: %v", r.b.id, r.b.inc, r.w.name(r.id), err)
+		r.b.cramped = true
+		r.step(partition.IOFailed{Op: op, Kind: partition.FailedFull})
 		return nil
 	}
 	kind := partition.FailedBug

@@ -15,12 +15,13 @@ import (
 func newWorld(seed uint64, counts map[string]int, tracing bool) *world {
 	w := &world{
 		seed: seed, rng: rng{state: seed * 7919}, counts: counts, tracing: tracing, faults: true,
-		now: maxPass, down: map[[2]node]bool{}, parts: map[cluster.PartitionID]*part{}, bs: []*broker{nil},
+		now: maxPass, down: map[[2]node]bool{}, parts: map[cluster.PartitionID]*part{}, floors: map[string]int32{}, bs: []*broker{nil},
 	}
 	w.conf = walkConfig{
 		Brokers: 3 + w.n(3), Controllers: 2 + w.n(2), Ordered: w.chance(70), Unclean: w.chance(16), OS: w.chance(25), Restore: w.chance(6), Groups: w.chance(40),
-		Compact: w.chance(35), Retain: w.chance(25),
+		Compact: w.chance(35), Retain: w.chance(25), Delete: w.chance(40),
 	}
+	w.conf.Delete = w.conf.Delete && !w.conf.Groups // whose members read all topics
 	w.etcd = newEtcd(w)
 	for i := range w.conf.Controllers {
 		w.ctls = append(w.ctls, &controller{w: w, id: int32(i + 1)})
@@ -180,28 +181,34 @@ func (w *world) createTopics() {
 			})
 			continue
 		}
-		configs := map[string]string{}
-		if t.min > 0 {
-			configs["min.insync.replicas"] = fmt.Sprint(t.min)
-		}
-		if t.os {
-			configs["durability"] = "os"
-		}
-		if t.clean.compact {
-			configs["cleanup.policy"] = "compact"
-		}
-		if t.unclean {
-			configs["unclean.leader.election.enable"] = "true"
-		}
-		shift := w.n(10)
-		w.admin("create topic", func(s *cluster.State, _ int) (cluster.Plan, error) {
-			plan, outcomes, err := cluster.CreateTopics(s, cluster.Limits{DefaultPartitions: 1}, []cluster.NewTopic{{
-				Name: t.name, Partitions: int32(len(t.parts)), ReplicationFactor: t.rf, Configs: maps.Clone(configs), ID: t.id, Shift: shift,
-			}})
-			if err == nil && outcomes[0].Rejection != nil {
-				w.fail("SETUP", "topic %s: %v", t.name, outcomes[0].Rejection)
-			}
-			return plan, err
-		})
+		w.createTopic(t, func(r *cluster.Rejection) { w.fail("SETUP", "topic %s: %v", t.name, r) })
 	}
+}
+
+// createTopic has the controller make a topic; rejected, if not nil, is told why it will
+// not.
+func (w *world) createTopic(t *topic, rejected func(*cluster.Rejection)) {
+	configs := map[string]string{}
+	if t.min > 0 {
+		configs["min.insync.replicas"] = fmt.Sprint(t.min)
+	}
+	if t.os {
+		configs["durability"] = "os"
+	}
+	if t.clean.compact {
+		configs["cleanup.policy"] = "compact"
+	}
+	if t.unclean {
+		configs["unclean.leader.election.enable"] = "true"
+	}
+	shift := w.n(10)
+	w.admin("create topic", func(s *cluster.State, _ int) (cluster.Plan, error) {
+		plan, outcomes, err := cluster.CreateTopics(s, cluster.Limits{DefaultPartitions: 1}, []cluster.NewTopic{{
+			Name: t.name, Partitions: int32(len(t.parts)), ReplicationFactor: t.rf, Configs: maps.Clone(configs), ID: t.id, Shift: shift,
+		}})
+		if err == nil && outcomes[0].Rejection != nil && rejected != nil {
+			rejected(outcomes[0].Rejection)
+		}
+		return plan, err
+	})
 }

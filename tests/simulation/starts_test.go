@@ -34,13 +34,11 @@ func (c *coordinator) resolve(e group.ResolveStart) {
 		answer(none)
 	}
 	w.calls = append(w.calls, &call{deadline: w.now + callTimeout, lost: lost})
-	asked := c.g.find(e.Parts[w.n(len(e.Parts))])
-	if asked == nil {
-		return
-	}
-	b := w.broker(asked.record.Leader.ID)
-	if b == nil {
-		return
+	b := w.anyBroker()
+	if asked := c.g.find(e.Parts[w.n(len(e.Parts))]); asked != nil {
+		if b = w.broker(asked.record.Leader.ID); b == nil {
+			return
+		}
 	}
 	w.send(&packet{from: c.node(), to: b.node(), what: "question for starts", run: func() {
 		var results []group.StartResult
@@ -51,11 +49,13 @@ func (c *coordinator) resolve(e group.ResolveStart) {
 	}})
 }
 
-// startAt is where a partition starts, as one broker knows it.
+// startAt is where a partition starts, as one broker knows it. Some partitions of the
+// group have no log: they start at 0.
 func (g *groups) startAt(b *broker, p group.Part, policy group.StartPolicy) group.StartResult {
 	result := group.StartResult{Part: p, Next: -1, LeaderEpoch: -1, Failed: "not the leader"}
 	at := g.find(p)
 	if at == nil {
+		result.Next, result.Failed = 0, ""
 		return result
 	}
 	r := b.get(at.id)
@@ -82,17 +82,11 @@ func (g *groups) find(p group.Part) *part {
 func (g *groups) reset() {
 	w := g.w
 	c := g.coords[w.n(len(g.coords))]
-	var user []*topic
-	for _, t := range w.topics {
-		if !t.internal {
-			user = append(user, t)
-		}
-	}
-	if !c.runs() || !c.state.Serving() || len(user) == 0 || len(g.counter) == 0 {
+	all := g.present()
+	if !c.runs() || !c.state.Serving() || len(all) == 0 || len(g.counter) == 0 {
 		return
 	}
-	t := user[w.n(len(user))]
-	p := group.Part{Topic: group.TopicID(t.id), Partition: int32(w.n(len(t.parts)))}
+	p := all[w.n(len(all))]
 	if g.isBlocked(p) {
 		return
 	}
@@ -101,22 +95,25 @@ func (g *groups) reset() {
 	g.counter[p]++
 	next := g.counter[p]
 	w.count("reset asked")
-	c.nextReq++
-	c.replies[c.nextReq] = func(r group.Reply) {
+	c.ask(nil, func(req uint64) group.Event {
+		return group.ResetOffsets{
+			Req: req, Group: groupName, Timeout: 2 * time.Second,
+			Offsets: []group.OffsetCommit{{Part: p, NextOffset: next, LeaderEpoch: -1}},
+		}
+	}, func(r group.Reply) {
 		if g.blocks[p] == mark {
 			delete(g.blocks, p)
 		}
 		done, ok := r.Result.(group.ResetDone)
 		if !ok || done.Rows[0].Err != nil {
 			w.count("reset refused")
+			if ok || !r.Err.Unknown {
+				g.refuse(p, next)
+			}
 			return
 		}
 		w.count("offset reset")
 		g.acked[p] = max(g.acked[p], next)
-	}
-	c.step(group.ResetOffsets{
-		Req: c.nextReq, Group: groupName, Timeout: 2 * time.Second,
-		Offsets: []group.OffsetCommit{{Part: p, NextOffset: next, LeaderEpoch: -1}},
 	})
 }
 

@@ -16,6 +16,7 @@ type part struct {
 	// its high watermark above it said so.
 	truth    []entry
 	stamps   []int64           // the greatest timestamp of the batch, in ms, by offset
+	sizes    []int             // the bytes of the batch
 	kept     map[int64]kept    // records of a topic that is compacted, by offset
 	newest   map[string]int64  // offset of the newest of each key
 	appended int64             // end of the log of whoever appended last
@@ -116,7 +117,7 @@ func (r *replica) exposes(from, to int64) int64 {
 			case o < int64(len(p.truth)):
 			case o == int64(len(p.truth)):
 				p.truth = append(p.truth, entry{h.CRC, h.BaseOffset, h.PartitionLeaderEpoch})
-				p.stamps = append(p.stamps, h.MaxTimestamp)
+				p.stamps, p.sizes = append(p.stamps, h.MaxTimestamp), append(p.sizes, h.Size())
 				if o == h.LastOffset() {
 					p.commits(h, data)
 				}
@@ -189,9 +190,9 @@ func (p *part) commits(h *record.Header, data []byte) {
 		at, twice := p.where[value]
 		switch {
 		case !twice || h.ProducerID < 0 || p.lossy:
-		case at < p.deleted:
-			// Known: who began anew above deleted records knows nothing of their producers,
-			// and takes retries from the first batch on for new.
+		case at < p.deleted && p.topic.os:
+			// Power cuts take what hosts remember of producers, and the batches that told of
+			// them are gone: retries from the first batch on are taken for new.
 			w.count("a deleted first batch is stored again")
 			p.forgetOrder(h)
 		default:
@@ -281,9 +282,9 @@ func (p *part) expect(ch cluster.LeaderChange) {
 // forgetBeyond lets go of what a leader that was elected uncleanly does not have.
 func (p *part) forgetBeyond(r *replica) {
 	keep := min(int64(len(p.truth)), r.core.End())
-	p.truth, p.stamps = p.truth[:keep], p.stamps[:keep]
+	p.truth, p.stamps, p.sizes = p.truth[:keep], p.stamps[:keep], p.sizes[:keep]
 	for int64(len(p.truth)) < r.core.Start() {
-		p.truth, p.stamps = append(p.truth, entry{}), append(p.stamps, 0) // it begins above everything that there was
+		p.truth, p.stamps, p.sizes = append(p.truth, entry{}), append(p.stamps, 0), append(p.sizes, 0) // it begins above everything that there was
 	}
 	p.forgetKept(keep)
 	for v, o := range p.acked {

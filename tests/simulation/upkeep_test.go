@@ -18,6 +18,10 @@ type upkeep struct {
 	upTo  int64
 }
 
+// calmRecovery is the step of a recovery from which on retention rests, so that followers
+// which were emptied by it catch up with what is left.
+const calmRecovery = firstRecovery + 5000
+
 // upkeepStep has a broker decide to clean a log, or to look for what is too old in it.
 func (w *world) upkeepStep() {
 	b := w.find(func(b *broker) bool { return b.runs() && !b.diskBad && len(b.replicas) > 0 })
@@ -29,6 +33,7 @@ func (w *world) upkeepStep() {
 		r := b.replicas[(at+i)%len(b.replicas)]
 		c := &r.p.topic.clean
 		retains := c.retain > 0 || c.retainBytes > 0 || r.log != nil && r.log.StartOffset() > 0
+		retains = retains && w.step < calmRecovery
 		if r.log == nil || r.core == nil || r.gone || r.upkeep != nil || r.core.Down() != partition.ReasonNone || !c.compact && !retains {
 			continue
 		}
@@ -55,6 +60,10 @@ func (r *replica) runClean(u *upkeep) partition.Event {
 	o := commitlog.DefaultCleanOptions(u.upTo)
 	o.MinDirtyRatio, o.DeleteRetention, o.MinLag, o.MaxLag = c.minDirty, c.deleteRetain, c.minLag, c.maxLag
 	o.DedupeBufferBytes = commitlog.MinDedupeBufferBytes
+	o.KeepTombstonesFrom = r.lowestCopy
+	if r.lowestCopy() < u.upTo {
+		r.w.count("compaction beside a copy that lags")
+	}
 	report, err := r.log.Clean(o)
 	if err != nil {
 		return r.upkeepFailed(err)
@@ -128,26 +137,24 @@ func (p *part) retained(b *broker, log *commitlog.Log, sized bool) {
 	if err != nil {
 		return
 	}
-	for o := p.deleted; o < start && !p.lossy && !p.gone && !b.disk.rotten[p.id]; o++ {
-		switch age := p.w.clock().Sub(time.UnixMilli(p.stampAt(o))); {
-		case o >= int64(len(p.truth)):
+	for o := start - 1; o >= p.deleted && !p.lossy && !p.gone && !b.disk.rotten[p.id]; o-- {
+		if o >= int64(len(p.truth)) {
 			p.w.fail("RETENTION", "broker %d#%d took offset %d out of %s, which was not committed", b.id, b.inc, o, p.w.name(p.id))
 			return
+		}
+		switch age := p.w.clock().Sub(time.UnixMilli(p.stamps[o])); {
+		case p.mayBeGone(o): // compaction may have taken it before
 		case c.retain > 0 && age+time.Millisecond > c.retain:
 		case c.retainBytes > 0 && (!sized || size >= c.retainBytes):
 		default:
-			p.w.fail("RETENTION", "broker %d#%d took offset %d out of %s, which is %v old; %d bytes are left", b.id, b.inc, o, p.w.name(p.id), age, size)
+			p.w.fail("RETENTION", "broker %d#%d took offset %d out of %s, which is %v old; %d bytes followed it (%+v)", b.id, b.inc, o, p.w.name(p.id), age, size, *c)
 			return
+		}
+		if p.truth[o].base == o {
+			size += int64(p.sizes[o])
 		}
 	}
 	p.deleted = start
-}
-
-func (p *part) stampAt(o int64) int64 {
-	if o < int64(len(p.stamps)) {
-		return p.stamps[o]
-	}
-	return 0
 }
 
 // upkeepFailed deals with what cleaning or retention ran into.

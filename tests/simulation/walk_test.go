@@ -19,8 +19,8 @@ func actions() []action {
 		{"result", 10, false, (*world).resultStep},
 		{"stream", 22, false, (*world).streamStep},
 		{"mail", 16, false, (*world).receive},
-		{"produce", 12, false, func(w *world) { w.writers[w.n(len(w.writers))].produce() }},
-		{"read", 4, false, func(w *world) { w.readers[w.n(len(w.readers))].read() }},
+		{"produce", 12, false, (*world).produceStep},
+		{"read", 4, false, (*world).readStep},
 		{"listen", 10, false, (*world).listenStep},
 		{"watch", 8, false, func(w *world) { w.ctls[w.n(len(w.ctls))].watch(1 + w.n(8)) }},
 		{"controller", 14, false, (*world).controllerStep},
@@ -39,6 +39,8 @@ func actions() []action {
 		{"late", 3, false, func(w *world) { w.etcd.arrive() }},
 		{"checkpoint", 3, false, (*world).checkpoint},
 		{"upkeep", 5, false, (*world).upkeepStep},
+		{"room", 3, false, (*world).makeRoom},
+		{"deletion", 4, false, (*world).deletionStep},
 		{"group", 10, false, (*world).groupStep},
 		{"crash", 2, true, (*world).crashBroker},
 		{"power", 2, true, (*world).powerBroker},
@@ -48,6 +50,7 @@ func actions() []action {
 		{"wipe", 2, true, (*world).wipe},
 		{"rot", 3, true, (*world).rot},
 		{"disk fails", 1, true, (*world).failDisk},
+		{"disk full", 2, true, (*world).fillDisk},
 		{"pause", 2, true, (*world).pauseBroker},
 		{"hang", 1, true, (*world).hangDisk},
 		{"cut", 2, true, (*world).cut},
@@ -62,6 +65,8 @@ func actions() []action {
 		{"fence", 1, true, (*world).fenceFalsely},
 		{"leave", 2, true, (*world).leave},
 		{"delete records", 1, true, (*world).deleteRecords},
+		{"delete topic", 1, true, (*world).deleteTopic},
+		{"make topic again", 2, true, (*world).makeAgain},
 		{"group fault", 2, true, (*world).groupFault},
 	}
 }
@@ -121,6 +126,18 @@ func (w *world) streamStep() {
 			w.stream(l)
 			return
 		}
+	}
+}
+
+func (w *world) produceStep() {
+	if n := len(w.writers); n > 0 {
+		w.writers[w.n(n)].produce()
+	}
+}
+
+func (w *world) readStep() {
+	if n := len(w.readers); n > 0 {
+		w.readers[w.n(n)].read()
 	}
 }
 

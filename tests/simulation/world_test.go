@@ -38,6 +38,7 @@ type world struct {
 	parts   map[cluster.PartitionID]*part // what is true of a partition
 	order   []*part
 	topics  []*topic
+	floors  map[string]int32 // the highest leader epoch that deleted topics of a name had
 	writers []*writer
 	readers []*reader
 	groups  *groups
@@ -67,11 +68,12 @@ type walkConfig struct {
 	OS                   bool // some topics have durability=os
 	Restore              bool // etcd is restored from an older state at the end
 	Groups               bool
+	Delete               bool // topics are deleted, and made again
 	Compact, Retain      bool // some topics are compacted, some let go of old segments
 }
 
 func (c walkConfig) String() string {
-	return fmt.Sprintf("brokers=%d controllers=%d ordered=%v unclean=%v os=%v restore=%v groups=%v compact=%v retain=%v", c.Brokers, c.Controllers, c.Ordered, c.Unclean, c.OS, c.Restore, c.Groups, c.Compact, c.Retain)
+	return fmt.Sprintf("brokers=%d controllers=%d ordered=%v unclean=%v os=%v restore=%v groups=%v delete=%v compact=%v retain=%v", c.Brokers, c.Controllers, c.Ordered, c.Unclean, c.OS, c.Restore, c.Groups, c.Delete, c.Compact, c.Retain)
 }
 
 // failure is what a walk found.

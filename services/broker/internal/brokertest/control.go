@@ -25,6 +25,7 @@ type control struct {
 	leaves      []*controllerv1.RequestLeaveRequest
 	refuseISR   error
 	refusedISR  int
+	holdISR     <-chan struct{} // proposals wait for it; nil: they do not
 }
 
 // AllocateProducerIds hands out ids from 0 on, ten at a time.

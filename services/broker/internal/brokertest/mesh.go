@@ -65,7 +65,21 @@ func (c *Controller) RefuseProposals(err error) {
 	c.control.refuseISR = err
 }
 
-// RefusedProposals is how many were refused so far.
+// HoldProposals has ProposeIsr answer nothing until it is let go.
+func (c *Controller) HoldProposals() (release func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	hold := make(chan struct{})
+	c.control.holdISR = hold
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.control.holdISR = nil
+		close(hold)
+	}
+}
+
+// RefusedProposals is how many were refused, or held, so far.
 func (c *Controller) RefusedProposals() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,17 +89,24 @@ func (c *Controller) RefusedProposals() int {
 // ProposeIsr accepts what the current leader proposes under the current epochs, if
 // the members it adds are the ones on record, and answers anything else with the
 // record as it is.
-func (c *Controller) ProposeIsr(_ context.Context, req *controllerv1.ProposeIsrRequest) (*controllerv1.ProposeIsrResponse, error) {
+func (c *Controller) ProposeIsr(ctx context.Context, req *controllerv1.ProposeIsrRequest) (*controllerv1.ProposeIsrResponse, error) {
 	id, err := topicid.FromBytes(req.GetTopicId())
 	if err != nil {
 		return nil, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "topic_id: %w", err)
 	}
 	c.mu.Lock()
-	refuse := c.control.refuseISR
-	if refuse != nil {
+	refuse, hold := c.control.refuseISR, c.control.holdISR
+	if refuse != nil || hold != nil {
 		c.control.refusedISR++
 	}
 	c.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	if refuse != nil {
 		return nil, refuse
 	}

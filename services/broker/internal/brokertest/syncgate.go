@@ -7,13 +7,14 @@ import (
 	"github.com/leat-io/leat/libs/vfs"
 )
 
-// SyncGate is a file system whose syncs of chosen files can be held up and
+// SyncGate is a file system whose syncs, or reads, of chosen files can be held up and
 // counted. Other calls go on meanwhile.
 type SyncGate struct {
 	vfs.FS
 
 	mu    sync.Mutex
 	match string
+	reads bool          // reads are held up, and not syncs
 	gate  chan struct{} // nil: open
 	count int
 	began chan struct{}
@@ -27,8 +28,17 @@ func NewSyncGate(inner vfs.FS) *SyncGate { return &SyncGate{FS: inner} }
 func (g *SyncGate) Hold(match string) (began <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.match, g.gate, g.count, g.began = match, make(chan struct{}), 0, make(chan struct{}, 1)
+	g.match, g.reads, g.gate, g.count, g.began = match, false, make(chan struct{}), 0, make(chan struct{}, 1)
 	return g.began
+}
+
+// HoldReads is Hold for reads.
+func (g *SyncGate) HoldReads(match string) (began <-chan struct{}) {
+	began = g.Hold(match)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.reads = true
+	return began
 }
 
 // Release opens the gate.
@@ -48,10 +58,10 @@ func (g *SyncGate) Count() int {
 	return g.count
 }
 
-func (g *SyncGate) pass(path string) {
+func (g *SyncGate) pass(path string, read bool) {
 	g.mu.Lock()
 	gate := g.gate
-	if g.match != "" && strings.Contains(path, g.match) {
+	if read == g.reads && g.match != "" && strings.Contains(path, g.match) {
 		g.count++
 		if gate != nil {
 			select {
@@ -89,6 +99,11 @@ type gatedFile struct {
 }
 
 func (f *gatedFile) Sync() error {
-	f.gate.pass(f.path)
+	f.gate.pass(f.path, false)
 	return f.File.Sync()
+}
+
+func (f *gatedFile) ReadAt(p []byte, off int64) (int, error) {
+	f.gate.pass(f.path, true)
+	return f.File.ReadAt(p, off)
 }

@@ -65,6 +65,9 @@ type Config struct {
 	// Unreachable are the leaders that this broker follows and has not heard of for a
 	// second; nil: none.
 	Unreachable func() []int32
+	// Deaf are those that speak and have left the hello of a leadership unanswered; nil:
+	// none.
+	Deaf func() []int32
 }
 
 // Handlers are the broker's services.

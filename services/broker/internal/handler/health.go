@@ -58,6 +58,9 @@ func (h *Handlers) answerProbes(stream brokerv1.HealthStreamService_WatchHealthS
 		if h.cfg.Unreachable != nil {
 			answer.UnreachableLeaders = h.cfg.Unreachable()
 		}
+		if h.cfg.Deaf != nil {
+			answer.DeafLeaders = h.cfg.Deaf()
+		}
 		if err := stream.Send(&brokerv1.WatchHealthResponse{Message: &brokerv1.WatchHealthResponse_Answer{Answer: answer}}); err != nil {
 			return err
 		}

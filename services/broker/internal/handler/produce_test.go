@@ -348,6 +348,21 @@ func TestHungDiskIsNoticed(t *testing.T) {
 	brokertest.Await(t, "the watchdog is content", h.manager.DisksOK)
 }
 
+// A disk that hangs in a read, with nothing being written, is noticed too.
+func TestHungReadIsNoticed(t *testing.T) {
+	gate := brokertest.NewSyncGate(memfs.New())
+	h := start(t, brokertest.Start(t), harnessOptions{fs: gate, diskTimeout: 100 * time.Millisecond})
+	t.Cleanup(gate.Release)
+	id := h.topic("t", 1, nil)
+	h.producer().mustStore(id, 0, "x")
+	gate.HoldReads(".log")
+	f := h.fetcher(1000, 0)
+	f.add(1, id, 0, 0)
+	brokertest.Await(t, "the watchdog barks", func() bool { return !h.manager.DisksOK() })
+	gate.Release()
+	brokertest.Await(t, "the watchdog is content", h.manager.DisksOK)
+}
+
 func TestLogAppendTime(t *testing.T) {
 	h := start(t, brokertest.Start(t), harnessOptions{})
 	id := h.topic("t", 1, map[string]string{"message.timestamp.type": "LogAppendTime"})

@@ -256,7 +256,7 @@ func (r *Replica) tell(image *metadata.Image, t *metadata.Topic, p *controllerv1
 
 // apply steps a partition record and what waited for it. The caller holds mu.
 func (r *Replica) apply(pos metadata.Position, p *controllerv1.Partition) {
-	r.undecided = nil // what it was about has been decided
+	r.undecided, r.proposedAt = nil, 0 // what it was about has been decided
 	r.step(&partition.Record{
 		Generation: pos.Generation, Revision: pos.Revision, PartEpoch: p.GetPartitionEpoch(), LeaderEpoch: p.GetLeaderEpoch(),
 		Leader:   partition.Replica{Broker: p.GetLeader().GetId(), Incarnation: p.GetLeader().GetIncarnation()},

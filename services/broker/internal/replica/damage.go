@@ -51,10 +51,12 @@ func (r *recent) has(offset int64, now time.Duration) bool {
 func (r *Replica) readBatches(log *commitlog.Log, from, upTo int64, maxBytes int) (*rpc.Buffer, commitlog.ReadResult, error) {
 	for again := false; ; again = true {
 		var buf *rpc.Buffer
+		read := r.readBegins()
 		res, err := log.Read(from, upTo, maxBytes, func(n int) []byte {
 			buf = rpc.GetBuffer(n)
 			return buf.Bytes()
 		})
+		r.reads.end(read)
 		if err == nil && (again || !r.recent.has(from, r.m.now())) {
 			err = checkBatches(log.Dir(), res.Data)
 		}

@@ -75,9 +75,9 @@ func (r *Replica) describe(reason partition.Reason) *rpc.Error {
 
 // undecidedError says of a batch that waited in vain that it did so because a change of
 // the in-sync set could not be decided: a member is away, and so is the metadata.
-func (r *Replica) undecidedError() *rpc.Error {
+func (r *Replica) undecidedError(why error) *rpc.Error {
 	return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE,
-		"%s stored the batch, and not every in-sync replica has done so in time; that one is gone cannot be put on record (%w): bring controllers and etcd back; the batch may be committed then", r.Name(), r.undecided).
+		"%s stored the batch, and not every in-sync replica has done so in time; that one is gone cannot be put on record (%w): bring controllers and etcd back; the batch may be committed then", r.Name(), why).
 		WithOutcome(typev1.Outcome_OUTCOME_UNKNOWN).With("topic", r.Topic, "partition", strconv.Itoa(int(r.Key.Partition)))
 }
 

@@ -62,6 +62,13 @@ func (r *Replica) ioBegins(since *atomic.Int64) {
 	r.m.watch(r)
 }
 
+// readBegins has the watchdog look at a read until reads.end.
+func (r *Replica) readBegins() (id int64) {
+	id = r.reads.start(r.m.now())
+	r.m.watch(r)
+	return id
+}
+
 // awaitQuiet waits until nothing appends or syncs.
 func (r *Replica) awaitQuiet() {
 	r.mu.Lock()

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// ioWatch knows what I/O runs that belongs to no log: folders that are made or moved,
-// checkpoints of a disk's marks. The zero value is ready.
+// ioWatch knows what I/O runs of which there may be several at once: a replica's reads,
+// and what belongs to no log, such as folders that are made or moved and checkpoints of
+// a disk's marks. The zero value is ready.
 type ioWatch struct {
 	mu      sync.Mutex
 	next    int64
@@ -15,19 +16,27 @@ type ioWatch struct {
 
 // begin notes that an I/O begins; the function returned, that it has ended.
 func (w *ioWatch) begin(now time.Duration) (end func()) {
+	id := w.start(now)
+	return func() { w.end(id) }
+}
+
+// start is begin for those who call end themselves.
+func (w *ioWatch) start(now time.Duration) (id int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.running == nil {
 		w.running = map[int64]time.Duration{}
 	}
 	w.next++
-	id := w.next
-	w.running[id] = now
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.running, id)
-	}
+	w.running[w.next] = now
+	return w.next
+}
+
+// end notes that the I/O of a number has ended.
+func (w *ioWatch) end(id int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.running, id)
 }
 
 // longest is for how long the oldest I/O has been running; 0: none runs.

@@ -323,6 +323,10 @@ func (m *Manager) tick() {
 				hung = hung || now-time.Duration(since) > m.cfg.DiskTimeout
 			}
 		}
+		if longest := r.reads.longest(now); longest > 0 {
+			busy = true
+			hung = hung || longest > m.cfg.DiskTimeout
+		}
 		if !busy {
 			delete(m.active, r)
 		}

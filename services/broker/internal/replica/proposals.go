@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +21,9 @@ const (
 	proposers = 32
 	// proposalLimit bounds one call; the core has it repeated.
 	proposalLimit = 5 * time.Second
+	// proposalPatience is how long a controller may take before whoever waits for its
+	// answer is told that the metadata cannot be reached, as with the metadata stream.
+	proposalPatience = 1500 * time.Millisecond
 )
 
 // proposals are in-sync sets on their way to the controller. A replica has at most
@@ -42,6 +46,7 @@ type proposal struct {
 // holds the replica's lock.
 func (m *Manager) propose(r *Replica, e *partition.Propose) {
 	p := &proposal{r: r, e: *e}
+	r.proposedAt = m.now()
 	p.e.ISR = slices.Clone(e.ISR)
 	q := &m.proposals
 	q.mu.Lock()
@@ -102,11 +107,20 @@ func (m *Manager) carry(ctx context.Context, p *proposal) {
 	if r.gone {
 		return
 	}
-	r.undecided = undecided(err)
+	r.undecided, r.proposedAt = undecided(err), 0
 	if part := resp.GetPartition(); err == nil && part.GetPartition() == r.Key.Partition && string(part.GetTopicId()) == string(r.Key.Topic.Bytes()) {
 		r.apply(metadata.PositionOf(resp.GetPosition()), part)
 	}
 	r.step(partition.ProposalHint{ID: p.e.ID, Now: m.now()})
+}
+
+// whyUndecided is why a change of the in-sync set that was proposed has not been decided;
+// nil: it was, or it is early to say. The caller holds mu.
+func (r *Replica) whyUndecided() error {
+	if waited := r.m.now() - r.proposedAt; r.undecided == nil && r.proposedAt > 0 && waited >= proposalPatience {
+		return fmt.Errorf("no controller has answered for %v", waited.Round(100*time.Millisecond))
+	}
+	return r.undecided
 }
 
 // undecided is why a proposal got no answer; nil: it got one, or the record that

@@ -179,7 +179,9 @@ func (r *Replica) ListOffset(place typev1.OffsetSpec_Place, timestamp int64, cli
 }
 
 func (r *Replica) atTimestamp(timestamp, upTo int64) (Offset, *rpc.Error) {
+	read := r.readBegins()
 	found, err := r.log().OffsetForTimestamp(max(timestamp, 0), upTo)
+	r.reads.end(read)
 	if err != nil {
 		return Offset{}, r.readFailed(err)
 	}

@@ -48,6 +48,7 @@ type Replica struct {
 	// When the running append, sync, move of the start and checkpoint began, in ns of the
 	// manager's clock; 0: none.
 	appendSince, syncSince, startSince, checkpointSince atomic.Int64
+	reads                                               ioWatch
 
 	// Where the replica waits for its Tick; guarded by the manager's wakes.
 	wakeAt    time.Duration
@@ -71,7 +72,8 @@ type Replica struct {
 	gone      bool       // deleted, set aside or replaced
 
 	sessions  map[int64]*leaderSession // of followers with this leader
-	upstream  Upstream                 // of this follower with its leader; nil: none
+	copies    copies
+	upstream  Upstream // of this follower with its leader; nil: none
 	upSess    int64
 	runs      map[int64]*Run // from the leader, not appended yet
 	runBytes  int64
@@ -82,6 +84,8 @@ type Replica struct {
 	isr       isrSeen // as of the record applied last
 	// undecided is why the last proposal got no answer; nil: it got one, or a record came.
 	undecided error
+	// proposedAt is since when a proposal has been on its way; 0: none is.
+	proposedAt time.Duration
 
 	// What was last said about faults of retention and cleaning; "": all is well.
 	retainFault, cleanFault string
@@ -260,6 +264,9 @@ func (r *Replica) stepSession(e partition.Effect) {
 	switch e := e.(type) {
 	case *partition.SendEpochEnd:
 		if s := r.sessions[e.Sess]; s != nil {
+			if e.Agreed {
+				r.copies.begin(e.Sess) // before it is looked which tombstones are gone
+			}
 			end := EpochEnd{LeaderEpoch: e.LeaderEpoch, LastEpoch: e.LastEpoch, End: e.End, Agreed: e.Agreed, LogStart: e.LogStart, HW: e.HW}
 			if log := r.log(); log != nil {
 				end.TombstonesBelow = log.TombstonesBelow()
@@ -347,8 +354,8 @@ func (r *Replica) reply(e *partition.Reply) {
 		}
 	case e.Reason == partition.ReasonBatchRefused && r.refused != nil:
 		result.Err = r.refused
-	case e.Reason == partition.ReasonDeadline && e.Outcome == partition.Unknown && e.Acks == partition.AcksAll && r.undecided != nil:
-		result.Err = r.undecidedError()
+	case e.Reason == partition.ReasonDeadline && e.Outcome == partition.Unknown && e.Acks == partition.AcksAll && r.whyUndecided() != nil:
+		result.Err = r.undecidedError(r.whyUndecided())
 	default:
 		result.Err = r.refusal(e.Reason, e.Outcome)
 	}

@@ -131,6 +131,7 @@ func (r *Replica) FollowerPosition(sess int64, p FollowerPosition) {
 	if r.sessions[sess] == nil {
 		return
 	}
+	r.copies.reached(sess, p.End)
 	r.step(&partition.Position{
 		Sess: sess, LeaderEpoch: p.LeaderEpoch, PartEpoch: p.PartEpoch, LastEpoch: p.LastEpoch, End: p.End, Durable: p.Durable, Start: p.Start, Now: now,
 	})
@@ -146,6 +147,7 @@ func (r *Replica) FollowerGone(sess int64) {
 		return
 	}
 	delete(r.sessions, sess)
+	r.copies.end(sess)
 	if s.parked == nil {
 		r.step(partition.Gone{Sess: sess, Now: r.m.now()})
 	}
@@ -155,6 +157,7 @@ func (r *Replica) FollowerGone(sess int64) {
 func (r *Replica) closeSession(sess int64, err *rpc.Error) {
 	if s := r.sessions[sess]; s != nil {
 		delete(r.sessions, sess)
+		r.copies.end(sess)
 		s.f.Close(err)
 	}
 }

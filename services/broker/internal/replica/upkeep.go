@@ -226,6 +226,7 @@ func (r *Replica) cleanOptions() (o commitlog.CleanOptions, ok bool) {
 	if c.MaxCompactionLagMs < maxMs {
 		o.MaxLag = milliseconds(c.MaxCompactionLagMs)
 	}
+	o.KeepTombstonesFrom = r.copies.lowest
 	o.DedupeBufferBytes, o.MaxDecodedBytes = r.m.cfg.Upkeep.CleanerBuffer, r.m.cfg.Upkeep.MaxDecodedBytes
 	return o, true
 }

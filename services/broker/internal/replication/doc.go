@@ -9,7 +9,7 @@
 //     there. Until then it answers STARTING.
 //  2. Run the Fetchers for as long as replicas follow. When their context ends,
 //     every stream ends and nothing is delivered any more.
-//  3. Ask Fetchers.Unreachable for the health answers.
+//  3. Ask Fetchers.Unreachable and Deaf for the health answers.
 //  4. When the gRPC server has stopped, Wait for the Server.
 //
 // # What travels

@@ -24,8 +24,8 @@ const (
 	// brokenTicks is the silence after which its stream is given up.
 	brokenTicks = 30
 	// deafTicks is how long a leader may leave a hello unanswered before it counts as
-	// unreachable. It speaks, but has not heard of its leadership: perhaps it reaches
-	// no controller.
+	// deaf. It speaks, but has not heard of its leadership: perhaps it reaches no
+	// controller.
 	deafTicks = 20
 )
 
@@ -137,11 +137,22 @@ func (f *Fetchers) retire(l *link) bool {
 }
 
 // Unreachable are the leaders that are followed and have not been heard of for a
-// second, or have left the hello of a leadership unanswered for two.
+// second.
 func (f *Fetchers) Unreachable() []int32 {
+	return f.leaders(func(l *link) bool { return l.silence.Load() >= unreachableTicks })
+}
+
+// Deaf are the leaders that are followed and have left the hello of a leadership
+// unanswered for two seconds.
+func (f *Fetchers) Deaf() []int32 {
+	return f.leaders(func(l *link) bool { return l.deaf.Load() })
+}
+
+// leaders lists leaders that are followed.
+func (f *Fetchers) leaders(which func(*link) bool) []int32 {
 	var ids []int32
 	for _, l := range f.all() {
-		if (l.silence.Load() >= unreachableTicks || l.deaf.Load()) && l.wanted() {
+		if which(l) && l.wanted() {
 			ids = append(ids, l.leader.Broker)
 		}
 	}

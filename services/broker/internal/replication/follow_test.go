@@ -157,6 +157,28 @@ func TestAMemberIsAwayAndSoIsTheMetadata(t *testing.T) {
 	}
 }
 
+// A controller that does not even answer is told of as soon as it has been silent for a
+// while, not only when the call to it has ended.
+func TestAMemberIsAwayAndNoControllerAnswers(t *testing.T) {
+	m := newMesh(t, 2, meshOptions{lag: 200 * time.Millisecond})
+	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "a")
+	answer := m.ctl.HoldProposals()
+	m.kill(2)
+	first := m.nodes[1].begin(id, 0, acksAll, "b")
+	brokertest.Await(t, "the shrinkage was proposed", func() bool { return m.ctl.RefusedProposals() > 0 })
+	// It ends before the call does, which takes 5 s.
+	res := <-m.nodes[1].beginWithin(2500*time.Millisecond, id, 0, acksAll, "c")
+	if res.Err == nil || res.Err.Reason != typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE || res.Err.Outcome != typev1.Outcome_OUTCOME_UNKNOWN {
+		t.Errorf("the batch ended with %v", res.Err)
+	}
+	answer()
+	if res := <-first; res.Err != nil {
+		t.Errorf("once the controller answers the batch that still waits ends with %v", res.Err)
+	}
+}
+
 // Below min.insync.replicas acks=all is refused before it is appended; acks=1 is
 // stored and invisible.
 func TestTooFewInSync(t *testing.T) {

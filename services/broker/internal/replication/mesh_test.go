@@ -45,6 +45,7 @@ type meshOptions struct {
 	keep   func() int // how much a crash leaves of what was not synced, as memfs has it; nil: nothing
 	tracer func(id int32) trace.Tracer
 	logger *slog.Logger
+	upkeep replica.Upkeep
 }
 
 // node is one life of one broker.
@@ -115,7 +116,7 @@ func (m *mesh) start(id int32, incarnation uint64, fs vfs.FS) *node {
 		Self: partition.Replica{Broker: id, Incarnation: incarnation}, Store: n.store, Logger: logger, Metrics: metrics, Tracer: tracer,
 		WatermarkInterval: 20 * time.Millisecond, RecoveryInterval: 50 * time.Millisecond, DiskTimeout: time.Minute, CreateParallelism: 4,
 		Confirm:  func(context.Context, [][]byte) error { return nil },
-		Settings: partition.Settings{LagTimeMax: m.o.lag}, Leaders: n.fetchers, ProposeISR: controllers.ProposeIsr,
+		Settings: partition.Settings{LagTimeMax: m.o.lag}, Leaders: n.fetchers, ProposeISR: controllers.ProposeIsr, Upkeep: m.o.upkeep,
 	})
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	must(err)
@@ -245,6 +246,12 @@ func (n *node) produce(id topicid.ID, p int32, acks partition.Acks, values ...st
 // begin appends one batch and gives the channel of its answer.
 func (n *node) begin(id topicid.ID, p int32, acks partition.Acks, values ...string) <-chan replica.Result {
 	n.m.t.Helper()
+	return n.beginWithin(brokertest.Patience, id, p, acks, values...)
+}
+
+// beginWithin is begin with a timeout of the batch.
+func (n *node) beginWithin(timeout time.Duration, id topicid.ID, p int32, acks partition.Acks, values ...string) <-chan replica.Result {
+	n.m.t.Helper()
 	batch := encode(n.m.t, values...)
 	h, err := record.ParseHeader(batch)
 	if err != nil {
@@ -252,7 +259,7 @@ func (n *node) begin(id topicid.ID, p int32, acks partition.Acks, values ...stri
 	}
 	done := make(chan replica.Result, 1)
 	n.replica(id, p).Produce(&replica.Batch{
-		Payload: rpc.NewPayload(batch), Header: h, Acks: acks, LeaderEpoch: -1, Timeout: brokertest.Patience,
+		Payload: rpc.NewPayload(batch), Header: h, Acks: acks, LeaderEpoch: -1, Timeout: timeout,
 		Done: func(res replica.Result) { done <- res },
 	})
 	return done

@@ -227,10 +227,13 @@ func TestDeafLeaders(t *testing.T) {
 	m.nodes[2].deafen()
 	m.ctl.Elect(id, 0, 2)
 	named := func(by int32, leaders ...int32) func() bool {
-		return func() bool { return slices.Equal(m.nodes[by].fetchers.Unreachable(), leaders) }
+		return func() bool { return slices.Equal(m.nodes[by].fetchers.Deaf(), leaders) }
 	}
 	brokertest.Await(t, "broker 1 names the leader that has not heard of it", named(1, 2))
 	brokertest.Await(t, "broker 3 names it too", named(3, 2))
+	if ids := m.nodes[1].fetchers.Unreachable(); len(ids) != 0 {
+		t.Errorf("%v count as unreachable, though they speak", ids)
+	}
 	m.ctl.Elect(id, 0, 3)
 	m.awaitLeads(3, id, 0)
 	brokertest.Await(t, "broker 1 names nobody any more", named(1))

@@ -1,121 +1,82 @@
 package replication
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
-	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
-	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
-	"github.com/leat-io/leat/libs/commitlog"
+	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/libs/topicid"
+	"github.com/leat-io/leat/services/broker/internal/brokertest"
+	"github.com/leat-io/leat/services/broker/internal/replica"
 	"github.com/leat-io/leat/services/broker/internal/store"
 )
 
-// A follower that lags while its leader removes tombstones holds what they deleted: its
-// session ends, it says hello again, and hears that it has to begin anew. One that had
-// come past them goes on.
-func TestTombstonesRemovedUnderASession(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		end  int64 // where the follower has come to
-		ends bool
-	}{
-		{"below them", 1, true},
-		{"past them", 3, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			m := newMesh(t, 2, meshOptions{})
-			m.nodes[2].stop(true)
-			id := m.ctl.CreateReplicated("t", 1, 1, map[string]string{"cleanup.policy": "compact", "segment.ms": "1"}, 1)
-			m.awaitLeads(1, id, 0)
-			log := m.nodes[1].store.Replica(store.Key{Topic: id}).Log
-			if err := log.SetConfig(commitlog.Config{SegmentAge: 1, Cleanup: commitlog.CleanupCompact}); err != nil {
-				t.Fatal(err)
-			}
-			for _, batch := range [][]byte{keyed(t, "k", "lives"), keyed(t, "x", "1"), keyed(t, "k", ""), keyed(t, "y", "2"), keyed(t, "z", "3")} {
-				if _, err := log.Append([][]byte{batch}, 1); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if _, err := log.Sync(); err != nil {
-				t.Fatal(err)
-			}
-			m.kill(1)
-			leader := m.restart(1)
-			m.ctl.SetPartition(id, 0, func(p *controllerPartition) { p.Replicas = []int32{1, 2} })
-			m.ctl.Elect(id, 0, 1)
-			m.awaitLeads(1, id, 0)
-
-			follower, err := m.connect(1, 2, 1, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			epoch := leader.describe(id, 0).GetLeaderEpoch()
-			follower.window = 1 // a batch at a time
-			follower.hello(1, id, epoch, 1, c.end)
-			if e := follower.epochEnd(); !e.GetAgreed() || e.GetTombstonesRemovedBelow() != 0 {
-				t.Fatalf("the hello is answered with %v", e)
-			}
-			if _, err := follower.recv(func(r *brokerv1.ReplicateResponse) bool { return r.GetBatches() != nil }); err != nil {
-				t.Fatal(err)
-			}
-			clean(t, leader.store.Replica(store.Key{Topic: id}).Log)
-
-			follower.position(1, epoch, 1, c.end+1)
-			next, err := follower.recv(func(r *brokerv1.ReplicateResponse) bool { return r.GetBatches() != nil || r.GetPartitionError() != nil })
-			if err != nil {
-				t.Fatal(err)
-			}
-			if refused := next.GetPartitionError(); (refused != nil) != c.ends {
-				t.Fatalf("the session goes on with %v", next)
-			} else if refused == nil {
-				return
-			}
-			if err := rpc.FromProto(next.GetPartitionError().GetError()); !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_OFFSET_OUT_OF_RANGE) {
-				t.Errorf("the session ends with %v", err)
-			}
-			follower.hello(2, id, epoch, 1, c.end+1)
-			if e := follower.epochEnd(); e.GetTombstonesRemovedBelow() != 3 {
-				t.Errorf("the next hello is answered with %v", e)
-			}
-		})
-	}
-}
-
-// clean has a log compacted until its tombstones are gone.
-func clean(t *testing.T, log *commitlog.Log) {
-	t.Helper()
-	o := commitlog.DefaultCleanOptions(5)
-	o.DeleteRetention, o.Force = 0, true
-	for range 2 {
-		if _, err := log.Clean(o); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if below := log.TombstonesBelow(); below != 3 {
-		t.Fatalf("tombstones are removed below %d", below)
-	}
-}
-
-// keyed encodes a batch of one record; without a value it is a tombstone.
-func keyed(t *testing.T, key, value string) []byte {
+// put produces one record with a key, a tombstone without a value.
+func (n *node) put(id topicid.ID, key, value string) {
+	t := n.m.t
 	t.Helper()
 	b, err := record.NewBuilder(record.DefaultBuilderOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &record.Record{Timestamp: time.Now().UnixMilli(), Key: []byte(key)}
+	r := &record.Record{Timestamp: 1000, Key: []byte(key)}
 	if value != "" {
 		r.Value = []byte(value)
 	}
 	if ok, err := b.Append(r); !ok || err != nil {
-		t.Fatal(fmt.Errorf("append: %v %w", ok, err))
+		t.Fatal(ok, err)
 	}
 	batch, err := b.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return batch
+	h, err := record.ParseHeader(batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan replica.Result, 1)
+	n.replica(id, 0).Produce(&replica.Batch{
+		Payload: rpc.NewPayload(batch), Header: h, Acks: partition.AcksAll, LeaderEpoch: -1, Timeout: brokertest.Patience,
+		Done: func(res replica.Result) { done <- res },
+	})
+	if res := <-done; res.Err != nil {
+		t.Fatal(res.Err)
+	}
+}
+
+// A tombstone that a follower in session has not copied yet stays at its leader, or what
+// it deletes would live on in the follower.
+func TestTombstonesWaitForFollowers(t *testing.T) {
+	m := newMesh(t, 2, meshOptions{upkeep: replica.Upkeep{CleanerBackoff: 10 * time.Millisecond}})
+	m.nodes[2].stop(true)
+	id := m.ctl.CreateReplicated("t", 1, 1, map[string]string{
+		"cleanup.policy": "compact", "delete.retention.ms": "0", "min.cleanable.dirty.ratio": "0", "segment.ms": "1",
+	}, 1, 2)
+	m.ctl.SetISR(id, 0, 1)
+	m.awaitLeads(1, id, 0)
+	leader := m.nodes[1]
+	log := leader.store.Replica(store.Key{Topic: id}).Log
+	leader.put(id, "k", "lives")
+	p, err := m.connect(1, 2, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.hello(1, id, 1, -1, 0)
+	if e := p.epochEnd(); !e.GetAgreed() {
+		t.Fatalf("the follower is answered with %v", e)
+	}
+	p.position(1, 1, 2, 1) // it has the record, and not what deletes it
+	leader.put(id, "k", "")
+	cleaned := func(times float64) func() bool {
+		return func() bool {
+			leader.put(id, "traffic", "x") // seals the segment before it
+			return counter(t, leader, "leat_broker_cleanings_total") >= times
+		}
+	}
+	brokertest.Await(t, "the log is cleaned again and again", cleaned(4))
+	if below := log.TombstonesBelow(); below != 0 {
+		t.Errorf("tombstones below %d are gone, and a follower has come to 1", below)
+	}
 }

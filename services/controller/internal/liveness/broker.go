@@ -103,7 +103,7 @@ func (m *Monitor) stream(ctx context.Context, client brokerv1.HealthStreamServic
 		answered = true
 		m.alive(t, sign{
 			at: time.Now(), question: asked.take(a.GetProbeId()),
-			revision: a.GetPosition().GetRevision(), unreachable: a.GetUnreachableLeaders(),
+			revision: a.GetPosition().GetRevision(), unreachable: a.GetUnreachableLeaders(), deaf: a.GetDeafLeaders(),
 		})
 	}
 }

@@ -162,6 +162,41 @@ func TestWhoHears(t *testing.T) {
 	})
 }
 
+// A leader that does not answer its followers is replaced if it does not keep up with
+// the metadata either; else it is slow, and hears of its leadership in time.
+func TestDeafLeadersAreReplaced(t *testing.T) {
+	for name, tc := range map[string]struct {
+		heard       time.Duration // how long ago the leader was up to date
+		unreachable bool          // its followers cannot reach it at all
+		want        int
+	}{
+		"it reaches no controller":   {deafLimit, false, 1},
+		"it is up to date, and slow": {time.Second, false, 0},
+		"it is not reached":          {time.Second, true, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := New(Config{})
+			s := world(3)
+			time.Sleep(time.Minute)
+			m.hear(1, sign{at: time.Now(), revision: 9})
+			m.targets[target{cluster.KindBroker, cluster.Process{ID: 1, Incarnation: 1}, "h:1"}].heard = time.Now().Add(-tc.heard)
+			for id := int32(2); id <= 3; id++ {
+				told := sign{at: time.Now(), revision: 9, deaf: []int32{1}}
+				if tc.unreachable {
+					told.deaf, told.unreachable = nil, told.deaf
+				}
+				m.hear(id, told)
+			}
+			for id := int32(1); id <= 3; id++ {
+				s.Set(cluster.Registration{Kind: cluster.KindBroker, Process: cluster.Process{ID: id, Incarnation: 1}, Address: "h:1"}, 1, 1)
+			}
+			if got := m.names(s, 9); len(got) != tc.want || tc.want > 0 && got[0] != "leaders unreachable" {
+				t.Errorf("%s: %v", name, got)
+			}
+		})
+	}
+}
+
 // A new leader gives everybody the time of a probe.
 func TestNewLeaderGivesTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

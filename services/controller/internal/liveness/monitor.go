@@ -71,6 +71,7 @@ type sign struct {
 	question    question  // the newest that was answered
 	revision    int64     // of the metadata that the broker showed
 	unreachable []int32   // leaders that the broker cannot follow
+	deaf        []int32   // leaders that have not answered it in a leader epoch
 }
 
 // fresh tells whether the sign is young enough to count.
@@ -233,6 +234,11 @@ func (w *watched) hear() {
 func (m *Monitor) Hears(life cluster.Process) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.hears(life)
+}
+
+// hears is Hears for those who hold mu.
+func (m *Monitor) hears(life cluster.Process) bool {
 	for t, w := range m.targets {
 		if t.kind == cluster.KindBroker && t.process == life && !w.verdict.Dead() && time.Since(w.heard) < deafLimit {
 			return true
@@ -247,7 +253,7 @@ func (m *Monitor) alive(t target, s sign) {
 	w := m.targets[t]
 	news := false
 	if w != nil {
-		news = !w.sign.fresh() || !slices.Equal(w.sign.unreachable, s.unreachable)
+		news = !w.sign.fresh() || !slices.Equal(w.sign.unreachable, s.unreachable) || !slices.Equal(w.sign.deaf, s.deaf)
 		s.revision = max(s.revision, w.sign.revision)
 		if s.question.at.Before(w.sign.question.at) {
 			s.question = w.sign.question

@@ -3,6 +3,7 @@ package liveness
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/leat-io/leat/libs/core/cluster"
@@ -190,7 +191,9 @@ func (m *Monitor) unfence(life cluster.Process) reconcile.Command {
 	}
 }
 
-// unreachable has leaders replaced that their followers cannot reach. After a change
+// unreachable has leaders replaced that their followers cannot reach, or that have not
+// heard of their leadership: they do not answer their followers, and do not keep up
+// with the metadata. One that does is merely slow. After a change
 // it waits a while before the next, longer each time: a broker with a bad network
 // must not make leadership go round and round.
 func (m *Monitor) unreachable(state *cluster.State) []reconcile.Command {
@@ -199,8 +202,12 @@ func (m *Monitor) unreachable(state *cluster.State) []reconcile.Command {
 		if t.kind != cluster.KindBroker || w.verdict.Dead() || !w.sign.fresh() {
 			continue
 		}
-		for _, id := range w.sign.unreachable {
-			if b := state.Broker(id); b != nil && !b.Value.Fenced && b.Value.Process != t.process {
+		for _, id := range slices.Concat(w.sign.unreachable, w.sign.deaf) {
+			b := state.Broker(id)
+			if b == nil || b.Value.Fenced || b.Value.Process == t.process {
+				continue
+			}
+			if slices.Contains(w.sign.unreachable, id) || !m.hears(b.Value.Process) {
 				reports[t.process] = append(reports[t.process], b.Value.Process)
 			}
 		}

@@ -364,11 +364,13 @@ type HealthAnswer struct {
 	Position *MetadataPosition `protobuf:"bytes,3,opt,name=position,proto3" json:"position,omitempty"`
 	// False if a disk has not finished an I/O for longer than the watchdog allows.
 	DisksOk bool `protobuf:"varint,4,opt,name=disks_ok,json=disksOk,proto3" json:"disks_ok,omitempty"`
-	// Leaders that this broker, as a follower, has not reached for a second, or that
-	// have left the hello of a leadership unanswered for two.
+	// Leaders that this broker, as a follower, has not reached for a second.
 	UnreachableLeaders []int32 `protobuf:"varint,5,rep,packed,name=unreachable_leaders,json=unreachableLeaders,proto3" json:"unreachable_leaders,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Leaders that speak, and have left the hello of a leadership unanswered for two
+	// seconds. They count as unreachable where they do not keep up with the metadata.
+	DeafLeaders   []int32 `protobuf:"varint,6,rep,packed,name=deaf_leaders,json=deafLeaders,proto3" json:"deaf_leaders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HealthAnswer) Reset() {
@@ -436,6 +438,13 @@ func (x *HealthAnswer) GetUnreachableLeaders() []int32 {
 	return nil
 }
 
+func (x *HealthAnswer) GetDeafLeaders() []int32 {
+	if x != nil {
+		return x.DeafLeaders
+	}
+	return nil
+}
+
 var File_leat_broker_v1_health_stream_service_proto protoreflect.FileDescriptor
 
 const file_leat_broker_v1_health_stream_service_proto_rawDesc = "" +
@@ -458,13 +467,14 @@ const file_leat_broker_v1_health_stream_service_proto_rawDesc = "" +
 	"\amessage\"}\n" +
 	"\x15HealthInitialResponse\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x12-\n" +
-	"\x06broker\x18\x02 \x01(\v2\x15.leat.type.v1.ProcessR\x06broker\"\xe2\x01\n" +
+	"\x06broker\x18\x02 \x01(\v2\x15.leat.type.v1.ProcessR\x06broker\"\x85\x02\n" +
 	"\fHealthAnswer\x12\x19\n" +
 	"\bprobe_id\x18\x01 \x01(\x03R\aprobeId\x12-\n" +
 	"\x06broker\x18\x02 \x01(\v2\x15.leat.type.v1.ProcessR\x06broker\x12<\n" +
 	"\bposition\x18\x03 \x01(\v2 .leat.broker.v1.MetadataPositionR\bposition\x12\x19\n" +
 	"\bdisks_ok\x18\x04 \x01(\bR\adisksOk\x12/\n" +
-	"\x13unreachable_leaders\x18\x05 \x03(\x05R\x12unreachableLeaders2q\n" +
+	"\x13unreachable_leaders\x18\x05 \x03(\x05R\x12unreachableLeaders\x12!\n" +
+	"\fdeaf_leaders\x18\x06 \x03(\x05R\vdeafLeaders2q\n" +
 	"\x13HealthStreamService\x12Z\n" +
 	"\vWatchHealth\x12\".leat.broker.v1.WatchHealthRequest\x1a#.leat.broker.v1.WatchHealthResponse(\x010\x01B\xc0\x01\n" +
 	"\x12com.leat.broker.v1B\x18HealthStreamServiceProtoP\x01Z6github.com/leat-io/leat/gen/go/leat/broker/v1;brokerv1\xa2\x02\x03LBX\xaa\x02\x0eLeat.Broker.V1\xca\x02\x0eLeat\\Broker\\V1\xe2\x02\x1aLeat\\Broker\\V1\\GPBMetadata\xea\x02\x10Leat::Broker::V1b\x06proto3"

@@ -1,0 +1,110 @@
+package groups
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/client"
+	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/tests/internal/mesh"
+	"github.com/leat-io/leat/tests/internal/rig"
+)
+
+// TestCommitOfADeletedTopic: a topic is deleted and made again under its name. What
+// is committed for the first is refused, by a member and without one; the second has
+// none of its offsets, and is read from its beginning.
+func TestCommitOfADeletedTopic(t *testing.T) {
+	r := start(t, rig.Options{})
+	topic(t, r, "again", 1)
+	c := newClient(t, r, "deleted")
+	fill(t, c, "again", 1, 50)
+	old := client.TopicPartition{TopicID: lookUp(t, c, "again").ID}
+	config := memberOptions{ConsumerConfig: client.ConsumerConfig{Group: "again", Topics: []string{"again"}, AutoCommitInterval: 50 * time.Millisecond}}
+	m := startMember(t, c, "member", config)
+	ctx := within(t, 2*time.Minute)
+	committed := func(group string, tp client.TopicPartition) int64 {
+		t.Helper()
+		got, err := c.FetchOffsets(ctx, group, []client.TopicPartition{tp})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got[0].NextOffset
+	}
+	mesh.Eventually(t, limit, "everything is committed", func() (bool, string) {
+		n := committed("again", old)
+		return n == 50, fmt.Sprint(n)
+	})
+	if err := commit(ctx, c, "alone", old, 40); err != nil {
+		t.Fatal(err)
+	}
+
+	r.MustLeat("topic", "delete", "again")
+	topic(t, r, "again", 1)
+	var made client.TopicPartition
+	mesh.Eventually(t, limit, "the new topic is known", func() (bool, string) {
+		if err := c.Metadata().Refresh(ctx); err != nil {
+			return false, err.Error()
+		}
+		now, err := c.Metadata().Topic(ctx, "again")
+		if err != nil {
+			return false, err.Error()
+		}
+		made.TopicID = now.ID
+		return now.ID != old.TopicID, now.ID.String()
+	})
+	for _, group := range []string{"alone", "fresh"} {
+		err := commit(ctx, c, group, old, 45)
+		if !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_TOPIC_DELETED, typev1.ErrorReason_ERROR_REASON_UNKNOWN_TOPIC) {
+			t.Errorf("a commit of group %s for the deleted topic: %v", group, err)
+		}
+		if n := committed(group, made); n != -1 {
+			t.Errorf("group %s has offset %d of the new topic", group, n)
+		}
+	}
+	if n := committed("alone", old); n != -1 {
+		t.Errorf("offset %d of the deleted topic is still told", n)
+	}
+	if n := committed("again", made); n > 0 {
+		t.Errorf("the new topic has the offset %d of the old one", n)
+	}
+	fill(t, c, "again", 1, 7)
+	mesh.Eventually(t, limit, "the member reads the new topic from its beginning", func() (bool, string) {
+		n := committed("again", made)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return n == 7 && m.delivered == 57, fmt.Sprintf("%d committed, %d delivered", n, m.delivered)
+	})
+}
+
+// TestMemberThatDiesAfterJoining: a member that dies as soon as it has an id, before it
+// has taken anything in, holds nobody up for longer than its session.
+//
+// case 24
+func TestMemberThatDiesAfterJoining(t *testing.T) {
+	r := start(t, rig.Options{})
+	topic(t, r, "dead", 4)
+	c := newClient(t, r, "dead")
+	const session = 2 * time.Second
+	dead, err := c.JoinGroup(client.MemberConfig{Group: "dead", Topics: []string{"dead"}, SessionTimeout: session})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := within(t, limit)
+	for attached := false; !attached; {
+		e, err := dead.Next(ctx)
+		if err != nil || e.Fenced != nil {
+			t.Fatal(err, e.Fenced)
+		}
+		attached = e.Attached != nil
+	}
+	dead.Detach() // it says no more, and has acknowledged nothing
+	began := time.Now()
+	m := startMember(t, c, "heir", memberOptions{ConsumerConfig: client.ConsumerConfig{Group: "dead", Topics: []string{"dead"}, SessionTimeout: session}})
+	awaitHolding(t, 4, m)
+	t.Logf("the heir holds everything %v after its join (session timeout %v)", time.Since(began).Round(time.Millisecond), session)
+	if n := len(describe(t, c, "dead").Members); n != 1 {
+		t.Errorf("the group has %d members", n)
+	}
+}
