@@ -233,21 +233,20 @@ func (k *Consumer) lookUp(spec *typev1.OffsetSpec, parts []*consumerPart) {
 	k.wg.Go(func() {
 		replica, isolation := k.cfg.Fetch.Replica, k.cfg.Fetch.Isolation
 		found := make([]startFound, len(parts))
-		var late []int
-		for i, r := range k.client.listOffsets(k.ctx, replica, queries, isolation) {
-			found[i] = startFound{part: parts[i], spec: spec, offset: r.Offset, err: r.Err}
-			if r.Err == nil && r.Offset < 0 {
-				late = append(late, i)
+		var ends []OffsetResult
+		if spec.GetTimestamp() != nil {
+			// Before the time is looked for: a record that comes in between is found by it.
+			last := make([]OffsetQuery, len(queries))
+			for i, q := range queries {
+				last[i] = OffsetQuery{TopicPartition: q.TopicPartition, Spec: Latest()}
 			}
+			ends = k.client.listOffsets(k.ctx, replica, last, isolation)
 		}
-		if len(late) > 0 {
-			ends := make([]OffsetQuery, len(late))
-			for n, i := range late {
-				ends[n] = OffsetQuery{TopicPartition: queries[i].TopicPartition, Spec: Latest()}
+		for i, r := range k.client.listOffsets(k.ctx, replica, queries, isolation) {
+			if r.Err == nil && r.Offset < 0 && ends != nil {
+				r = ends[i]
 			}
-			for n, r := range k.client.listOffsets(k.ctx, replica, ends, isolation) {
-				found[late[n]].offset, found[late[n]].err = r.Offset, r.Err
-			}
+			found[i] = startFound{part: parts[i], spec: spec, offset: r.Offset, err: r.Err}
 		}
 		select {
 		case k.starts <- found:

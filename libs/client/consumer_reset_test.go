@@ -126,6 +126,21 @@ func TestResetByDuration(t *testing.T) {
 		if got := pollNumbers(t, k, 1); got[0] != "new" {
 			t.Errorf("%q", got)
 		}
+		// A record that comes in while its start is looked for is not passed over.
+		m.mu.Lock()
+		m.onTime = func(p *fakePart) {
+			if p.end == 1 {
+				p.store(encode(t, "between"))
+			}
+		}
+		topic.parts[1].end, topic.parts[1].batches = 1, topic.parts[1].batches[:1]
+		m.mu.Unlock()
+		if err := k.Assign(soon(t), all[1]); err != nil {
+			t.Fatal(err)
+		}
+		if got := pollNumbers(t, k, 1); got[0] != "between" {
+			t.Errorf("%q", got)
+		}
 	})
 }
 

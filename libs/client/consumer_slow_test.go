@@ -191,7 +191,7 @@ func TestDeliveriesStopWithTheSession(t *testing.T) {
 		pollNumbers(t, k, 3)
 		<-time.After(time.Minute)
 		m.mu.Lock()
-		m.coords[1].deaf = true
+		m.coords[1].silent = true
 		m.mu.Unlock()
 		var confirmed time.Time
 		m.member("g", func(mem *fakeMember) { confirmed = mem.pinged }) // it took no time
@@ -215,7 +215,7 @@ func TestDeliveriesStopWithTheSession(t *testing.T) {
 			t.Errorf("the last record was handed out %v after the last confirmed ping was sent", after)
 		}
 		m.mu.Lock()
-		m.coords[1].deaf = false
+		m.coords[1].silent = false
 		m.mu.Unlock()
 		ctx := soon(t)
 		for next, ok := int64(0), true; next < m.end(topic, 0); next, ok = k.Position(topic.at(0)) {

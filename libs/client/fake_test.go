@@ -104,6 +104,8 @@ type fakeMesh struct {
 	onBatch func(b *fakeBroker, m *brokerv1.ProduceBatch, h record.Header) fault
 	// onOpen may leave the opening of a produce stream unanswered; nil: it greets.
 	onOpen func(b *fakeBroker) (deaf bool)
+	// onTime is called after a time has been looked for; the lock is held.
+	onTime func(p *fakePart)
 	// onFetch may refuse a partition that is asked for.
 	onFetch func(b *fakeBroker, m *brokerv1.FetchPartition) *rpc.Error
 }
@@ -505,7 +507,9 @@ func (b *fakeBroker) ListOffsets(_ context.Context, req *brokerv1.ListOffsetsReq
 		} else if r.LeaderEpoch = p.epoch; q.Spec.GetPlace() == typev1.OffsetSpec_PLACE_EARLIEST {
 			r.Offset = p.start
 		} else if at := q.Spec.GetTimestamp(); at != nil {
-			r.Offset = p.since(at.AsTime())
+			if r.Offset = p.since(at.AsTime()); b.m.onTime != nil {
+				b.m.onTime(p)
+			}
 		} else {
 			r.Offset = p.end - p.hidden
 		}

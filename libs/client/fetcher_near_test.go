@@ -2,6 +2,7 @@ package client
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
@@ -155,10 +156,13 @@ func TestAReplicaBehindWhatWasSeenIsNotRead(t *testing.T) {
 		}
 		m.update(func() { topic.parts[0].behind = nil })
 		<-time.After(2 * nearPause)
+		if err := late.Close(); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
 		m.mu.Lock()
 		clear(m.read)
 		m.mu.Unlock()
-		late.Remove(topic.at(0))
 		m.put(topic, 0, numbered(t, 30, 60)...)
 		readNumbers(t, f, 30, 60)
 		m.wantReads(t, map[int32]int{2: 10})

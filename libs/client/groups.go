@@ -52,26 +52,6 @@ func (c *Client) coordinator(ctx context.Context, group string, hint *typev1.Lea
 		With("group", group)
 }
 
-// shardOwner is a coordinator and the epoch under which it has a shard.
-type shardOwner struct {
-	Node
-	epoch int64
-}
-
-// knownOwner tells who owns the group's shard by the metadata at hand; an empty
-// address: it is not known, or not registered.
-func (c *Client) knownOwner(ctx context.Context, group string) shardOwner {
-	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond) // what is at hand comes at once
-	defer cancel()
-	t, err := c.source.Topic(ctx, OffsetsTopic)
-	if err != nil || len(t.Partitions) == 0 {
-		return shardOwner{}
-	}
-	p := t.Partitions[GroupShard(group, int32(len(t.Partitions)))]
-	n, _ := nodeByID(c.source.Coordinators(), p.ShardOwner)
-	return shardOwner{Node: n, epoch: p.ShardEpoch}
-}
-
 // callGroup makes a unary call at the group's coordinator, retrying what can be
 // retried until ctx ends.
 func callGroup[R any](ctx context.Context, c *Client, group string, call func(context.Context, coordinatorv1.GroupServiceClient) (R, error)) (R, error) {

@@ -48,7 +48,7 @@ func TestMemberFollowsItsShardAtOnce(t *testing.T) {
 		m.Ack(a.MemberEpoch, ownedOf(a))
 		synctest.Wait()
 		mesh.mu.Lock()
-		mesh.coords[1].deaf = true // it is paused, and its connection stands
+		mesh.coords[1].silent = true // it is paused, and its connection stands
 		mesh.mu.Unlock()
 		mesh.own(mesh.offsetsTopic(), 2)
 		c.refreshSoon() // what a stream of metadata brings by itself
