@@ -10,7 +10,7 @@ import (
 	"github.com/leat-io/leat/libs/client"
 )
 
-// TestPlan: every kind of target, within a log of 10 to 100, from a commit at 40. // case 29
+// TestPlan: every kind of target, within a log of 10 to 100, from a commit at 40.
 func TestPlan(t *testing.T) {
 	base := ResetPart{ID: client.TopicPartition{Partition: 1}, Topic: "t", Committed: 40, Start: 10, End: 100, Found: -1}
 	with := func(change func(*ResetPart)) ResetPart {

@@ -178,7 +178,7 @@ func place(p typev1.OffsetSpec_Place) *gatewayv1.ResetGroupOffsetsRequest_Spec {
 	return &gatewayv1.ResetGroupOffsetsRequest_Spec{Spec: &typev1.OffsetSpec{Spec: &typev1.OffsetSpec_Place_{Place: p}}}
 }
 
-// TestResetGroupOffsets: each target, dry and done, in a group with members. // case 29
+// TestResetGroupOffsets: each target, dry and done, in a group with members.
 func TestResetGroupOffsets(t *testing.T) {
 	r := newRig(t, func(_ *Limits, m *fakeMesh, _ *Config) { busyGroup(m) })
 	ctx := testContext(t)
