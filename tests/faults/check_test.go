@@ -64,46 +64,15 @@ func TestChecker(t *testing.T) {
 	}
 }
 
-// TestOwnershipChecker: two owners at once, a gap, and records without ownership are
-// found.
-func TestOwnershipChecker(t *testing.T) {
-	start := func() (*records, *ownership) {
-		h := newRecords(2)
-		o := newOwnership(h, 2)
-		o.assign("a", []int{0, 1})
-		o.deliver("a", 0, 0, time.Now())
-		return h, o
-	}
-	later := func() time.Time { return time.Now().Add(time.Second) }
-
-	h, o := start()
-	o.revoke("a", []int{0})
-	o.assign("b", []int{0})
-	o.deliver("b", 0, 0, later())
-	o.deliver("b", 0, 1, later())
-	o.deliver("a", 1, 0, later())
-	expect(t, h, "")
-	if o.repeated != 1 || o.count() != 4 {
-		t.Errorf("%d repeated of %d", o.repeated, o.count())
-	}
-
-	h, o = start()
-	o.assign("b", []int{0})
-	o.deliver("a", 0, 1, later())
-	expect(t, h, "after b was told that the partition is its own")
-
-	h, o = start()
-	o.revoke("a", nil)
-	o.deliver("a", 0, 1, later())
-	expect(t, h, "does not own the partition")
-
-	h, o = start()
-	o.deliver("a", 0, 3, later())
-	expect(t, h, "nobody was given partition 0 offsets 1 to 2")
-
-	h, o = start()
-	o.deliver("a", 0, 0, later())
-	expect(t, h, "offset 0 after 0")
+// TestOwnershipIsHeard: what is wrong with ownership is a problem of the run.
+func TestOwnershipIsHeard(t *testing.T) {
+	h := newRecords(2)
+	o := newOwners(h, 2)
+	now := time.Now()
+	o.Assign("a", []int{0}, now)
+	o.Assign("b", []int{0}, now.Add(time.Second))
+	o.Deliver("a", 0, 0, now.Add(2*time.Second), now.Add(2*time.Second))
+	expect(t, h, "group: a was given partition 0 offset 0, 1s after b was told that the partition is its own")
 }
 
 // TestReport draws a page of a small run and names what is missing of it.

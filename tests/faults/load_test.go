@@ -15,6 +15,7 @@ import (
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/tests/internal/owners"
 	"github.com/leat-io/leat/tests/internal/rig"
 )
 
@@ -27,7 +28,7 @@ type load struct {
 	parts   int
 	rate    int
 	h       *records
-	group   *ownership
+	group   *owners.Owners
 	client  *client.Client // of readers, and of questions
 	id      *client.Topic
 	ctx     context.Context
@@ -57,7 +58,7 @@ const deliveryTimeout = 4 * time.Minute
 func startLoad(t *testing.T, r *rig.Rig, topic string, parts, rate int) *load {
 	t.Helper()
 	l := &load{t: t, r: r, topic: topic, parts: parts, rate: rate, h: newRecords(parts), readTo: make([]int64, parts)}
-	l.group = newOwnership(l.h, parts)
+	l.group = newOwners(l.h, parts)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.sending, l.halt = context.WithCancel(l.ctx)
 	l.client = l.newClient("readers")
@@ -283,7 +284,7 @@ func (l *load) progress() progressOf {
 	l.h.mu.Lock()
 	p.read, p.stored = l.h.read, slices.Clone(l.h.stored)
 	l.h.mu.Unlock()
-	p.grouped = l.group.count()
+	p.grouped = l.group.Counts().Delivered
 	return p
 }
 

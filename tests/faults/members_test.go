@@ -8,6 +8,7 @@ import (
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/tests/internal/owners"
 )
 
 // members are the members of a group, which come and go.
@@ -84,8 +85,8 @@ func (m *members) consume(ctx context.Context, c *client.Client, name string) (e
 	k, err := c.NewConsumer(client.ConsumerConfig{
 		Group: m.group, Topics: []string{m.l.topic}, Reset: client.ResetEarliest, SessionTimeout: sessionTimeout,
 		RebalanceTimeout: time.Minute, AutoCommitInterval: time.Second,
-		OnAssigned: func(p []client.AssignedPartition) { o.assign(name, numbers(p)) },
-		OnRevoked:  func(p []client.AssignedPartition) { o.revoke(name, numbers(p)) },
+		OnAssigned: func(p []client.AssignedPartition) { o.Assign(name, numbers(p), time.Now()) },
+		OnRevoked:  func(p []client.AssignedPartition) { o.Revoke(name, numbers(p)) },
 	})
 	if err != nil {
 		return err
@@ -94,7 +95,7 @@ func (m *members) consume(ctx context.Context, c *client.Client, name string) (e
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = k.Close(ctx) // a member that cannot leave is expelled after its session
-		o.revoke(name, nil)
+		o.Revoke(name, nil)
 	}()
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -106,18 +107,24 @@ func (m *members) consume(ctx context.Context, c *client.Client, name string) (e
 			if waited && typed.Reason == typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED {
 				continue // nothing came
 			}
-			o.failed(typed.Reason.String())
+			o.Failed(typed.Reason.String())
 			if typed.Action == typev1.Action_ACTION_STOP {
 				return err
 			}
 			continue
 		}
+		now := time.Now()
 		for i := range got {
 			r := &got[i]
-			o.deliver(name, int(r.Partition), r.Offset, began)
+			o.Deliver(name, int(r.Partition), r.Offset, began, now)
 			m.l.h.show(name, int(r.Partition), r.Offset, m.l.h.parse(string(r.Value)))
 		}
 		m.l.h.grouped(len(got))
 	}
 	return nil
+}
+
+// newOwners judges what the members are told and given.
+func newOwners(h *records, partitions int) *owners.Owners {
+	return owners.New(partitions, func(format string, args ...any) { h.problem("group: "+format, args...) })
 }

@@ -121,7 +121,7 @@ func (l *load) awaitReaders(log [][]recordID) string {
 	deadline := time.Now().Add(90 * time.Second)
 	for {
 		behind := ""
-		for n, end := range l.group.ends() {
+		for n, end := range l.group.Ends() {
 			if end < int64(len(log[n])) {
 				behind = fmt.Sprintf("group: nobody was given partition %d from %d to %d; it has been quiet for 90s", n, end, len(log[n])-1)
 			}

@@ -76,9 +76,8 @@ func (n *nemesis) summary(seed uint64) *summary {
 		s.Producers = append(s.Producers, producerLine{p.name, len(p.answers) - 1, p.acked, p.failures})
 	}
 	h.mu.Unlock()
-	g.mu.Lock()
-	s.GroupGiven, s.GroupAgain, s.GroupAssigned, s.GroupRevoked, s.GroupFailures = g.delivered, g.repeated, g.assigned, g.revoked, g.failures
-	g.mu.Unlock()
+	c := g.Counts()
+	s.GroupGiven, s.GroupAgain, s.GroupAssigned, s.GroupRevoked, s.GroupFailures = c.Delivered, c.Repeated, c.Assigned, c.Revoked, c.Failures
 	n.watch.mu.Lock()
 	s.Marks = slices.Clone(n.watch.marks)
 	n.watch.mu.Unlock()
