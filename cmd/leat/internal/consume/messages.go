@@ -107,11 +107,25 @@ func (e *engine) handleAssigned(a *gatewayv1.ConsumeAssigned) {
 		pl.topicID = id
 	}
 	pl.assigned, pl.revoking, pl.failed = true, false, false
+	if e.grouped() && a.GetStartOffset() >= 0 && a.GetStartOffset() < pl.committed {
+		e.goBack(a, pl)
+	}
 	if pl.next < a.GetStartOffset() {
 		pl.skipTo(a.GetStartOffset())
 		pl.flushed, pl.flushedEpoch = pl.next, pl.epoch
 	}
 	e.changedAt = time.Now()
+}
+
+// goBack begins again where the group has been reset to: below what this process has
+// committed, where nothing else would have the partition start.
+func (e *engine) goBack(a *gatewayv1.ConsumeAssigned, pl *place) {
+	e.cfg.Note("the group was reset; partition %s/%d is read from offset %d again", a.GetTopic(), a.GetPartition(), a.GetStartOffset())
+	if e.commit != nil {
+		delete(e.commit.positions, Partition{a.GetTopic(), a.GetPartition()}) // its answer is about what was before
+	}
+	pl.next, pl.flushed, pl.committed = a.GetStartOffset(), a.GetStartOffset(), a.GetStartOffset()
+	pl.epoch, pl.flushedEpoch = -1, -1
 }
 
 // startOver forgets what was read of a topic that was deleted: the one that has
