@@ -211,22 +211,27 @@ func (s *Shard) load(ctx context.Context, attempt int32, end int64) error {
 	return err
 }
 
-// Questions for starts: how many may be open at once, and how long the first and the
-// longest may take. A partition without a leader keeps the others of its question
-// waiting that long, so the first is short.
+// Questions for starts: how many may be open at once, those that are asked again apart,
+// so that they hold up nobody else; and how long the first and the longest may take. A
+// partition without a leader keeps the others of its question waiting that long, so the
+// first is short.
 const (
-	maxResolving   = 16
+	maxResolving   = 256
+	maxAgain       = 16
 	firstResolving = time.Second
 	mostDoublings  = 5
 )
 
 // startResolve asks where partitions start.
 func (s *Shard) startResolve(ctx context.Context, e group.ResolveStart) {
-	attempt := s.fence.Attempt
+	attempt, slots := s.fence.Attempt, s.resolving
+	if e.Tries > 0 {
+		slots = s.again
+	}
 	s.work.Go(func() {
 		select {
-		case s.resolving <- struct{}{}:
-			defer func() { <-s.resolving }()
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
 		case <-ctx.Done():
 			return
 		}

@@ -97,6 +97,7 @@ type Shard struct {
 	logger    *slog.Logger
 	loads     chan struct{} // bounds loads over all shards
 	resolving chan struct{} // bounds questions for starts
+	again     chan struct{} // bounds those that are asked again
 	first     group.Topics  // as of the start
 
 	slots   chan struct{} // one for each request in queue
@@ -148,6 +149,7 @@ func newShard(cfg Config, log Log, partition int32, epoch int64, topics group.To
 		notify:    make(chan struct{}, 1),
 		results:   make(chan result),
 		resolving: make(chan struct{}, maxResolving),
+		again:     make(chan struct{}, maxAgain),
 		stopped:   make(chan struct{}),
 		state:     group.New(cfg.Group),
 		requests:  make(map[uint64]Request),
