@@ -43,15 +43,16 @@ func (c *coordinator) resolve(e group.ResolveStart) {
 	w.send(&packet{from: c.node(), to: b.node(), what: "question for starts", run: func() {
 		var results []group.StartResult
 		for _, p := range e.Parts {
-			results = append(results, c.g.startAt(b, p, e.Policy))
+			results = append(results, c.g.startAt(b, p))
 		}
 		w.send(&packet{from: b.node(), to: c.node(), life: life, what: "answer with starts", run: func() { answer(results) }})
 	}})
 }
 
-// startAt is where a partition starts, as one broker knows it. Some partitions of the
-// group have no log: they start at 0.
-func (g *groups) startAt(b *broker, p group.Part, policy group.StartPolicy) group.StartResult {
+// startAt is where a partition starts, as one broker knows it: always 0, which is below
+// every commit, so that a start that overwrites one shows. Some partitions of the group
+// have no log.
+func (g *groups) startAt(b *broker, p group.Part) group.StartResult {
 	result := group.StartResult{Part: p, Next: -1, LeaderEpoch: -1, Failed: "not the leader"}
 	at := g.find(p)
 	if at == nil {
@@ -62,10 +63,7 @@ func (g *groups) startAt(b *broker, p group.Part, policy group.StartPolicy) grou
 	if r == nil || r.core == nil || r.gone || b.regressed || !r.core.Leads() {
 		return result
 	}
-	result.Failed = ""
-	if result.Next = r.core.HighWatermark(); policy.Kind == group.StartEarliest {
-		result.Next = r.core.Start()
-	}
+	result.Next, result.Failed = 0, ""
 	return result
 }
 
