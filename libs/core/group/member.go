@@ -149,7 +149,6 @@ func (s *State) join(now Now, e Open) {
 	m.subscribe(e)
 	m.value.InstanceID = e.Instance
 	m.value.Attach = s.nextAttach()
-	m.start, m.maxProcessing = e.Start, e.MaxProcessing
 	g.members[m.id], g.expireAt = m, 0
 	older := g.instances[e.Instance]
 	if e.Instance == "" {
@@ -234,7 +233,6 @@ func (s *State) resume(now Now, g *group, m *member, e Open) {
 		}})
 	}
 	changed := m.resubscribe(e)
-	m.start, m.maxProcessing = e.Start, e.MaxProcessing
 	m.value.Attach = s.nextAttach()
 	m.attached, m.gone, m.mustSend = true, false, true
 	m.seen = now.Mono
@@ -433,12 +431,14 @@ func (m *member) label() string {
 	return fmt.Sprintf("%q", name)
 }
 
-// subscribe takes what a member asks for into its record.
+// subscribe takes what a member asks for into its record, but for what each stream
+// states anew.
 func (m *member) subscribe(e Open) {
 	m.value.Topics, m.value.Pattern = e.Topics, e.Pattern
 	m.value.SessionTimeout = e.SessionTimeout.Milliseconds()
 	m.value.RebalanceTimeout = e.RebalanceTimeout.Milliseconds()
 	m.value.ClientID, m.value.ClientHost = e.ClientID, e.ClientHost
+	m.start, m.maxProcessing = e.Start, e.MaxProcessing
 	m.compile()
 }
 
