@@ -29,6 +29,7 @@ type workerConfig struct {
 	Name      string
 	Instance  string
 	Session   time.Duration
+	Gateway   string // through which it consumes; empty: straight from the brokers
 }
 
 // event is what a worker writes, one a line: what it was told or given, and when.
@@ -73,7 +74,11 @@ func work(text string) int {
 		_ = out.Encode(e) // without a reader there is no test
 	}
 	for ctx.Err() == nil {
-		if err := consume(ctx, c, &cfg, tell); err != nil {
+		one := func() error { return consume(ctx, c, &cfg, tell) }
+		if cfg.Gateway != "" {
+			one = func() error { return streamOn(ctx, &cfg, tell) }
+		}
+		if err := one(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
