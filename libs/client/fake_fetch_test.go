@@ -99,10 +99,8 @@ func (b *fakeBroker) serve(r *fakeReader, credit *int64) (resp *brokerv1.FetchRe
 		}}, nil, true
 	}
 	p, err := b.part(r.ask.TopicId, r.ask.Partition, -1)
-	behind := int64(0)
 	if t := b.m.topics[topicid.ID(r.ask.TopicId)]; r.follower && t != nil {
 		p, err = t.parts[r.ask.Partition], nil
-		behind = p.behind[b.id]
 	}
 	if err == nil && b.m.onFetch != nil && r.told < 0 {
 		err = b.m.onFetch(b, r.ask)
@@ -110,7 +108,10 @@ func (b *fakeBroker) serve(r *fakeReader, credit *int64) (resp *brokerv1.FetchRe
 	if err != nil {
 		return fail(err)
 	}
-	end := p.end - p.hidden - behind
+	end := p.end - p.hidden
+	if r.follower {
+		end -= p.behind[b.id]
+	}
 	switch {
 	case r.ask.CurrentLeaderEpoch > p.epoch:
 		return fail(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_LEADER_EPOCH, "epoch %d is not known", r.ask.CurrentLeaderEpoch))

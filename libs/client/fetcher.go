@@ -332,7 +332,9 @@ func (f *Fetcher) ask(tp TopicPartition, p *fetchPart, now time.Time) {
 	f.lastID++
 	p.at, p.id, p.epoch, p.near = s, f.lastID, src.Epoch, src.near
 	p.seenEpoch = max(p.seenEpoch, src.Epoch)
-	if f.cfg.Replica == nil { // one replica may well be behind what was seen of others
+	// One replica that is asked for may well be behind what was seen of others; one in
+	// the rack is asked again for the same, not for what others have seen meanwhile.
+	if f.cfg.Replica == nil && (!src.near || p.nearTries == 0) {
 		marks := f.client.seen.of(tp)
 		p.seenEpoch, p.seenEnd = max(p.seenEpoch, marks.epoch), max(p.seenEnd, marks.end)
 	}

@@ -169,6 +169,38 @@ func TestAReplicaBehindWhatWasSeenIsNotRead(t *testing.T) {
 	})
 }
 
+// A replica that follows at its usual distance is read, also where others in the
+// process see more all the time.
+func TestAReplicaAtItsUsualDistanceIsRead(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m, topic := rackMesh(t)
+		c := m.client(Config{})
+		m.put(topic, 0, numbered(t, 0, 30)...)
+		p, known, asked := topic.parts[0], int64(0), int64(-1)
+		m.onFetch = func(b *fakeBroker, ask *brokerv1.FetchPartition) *rpc.Error {
+			if b.id == 2 && ask.FetchId != asked {
+				asked = ask.FetchId
+				was := p.end
+				p.store(encode(t, "more"))
+				p.behind, known = map[int32]int64{2: p.end - known}, was
+			}
+			c.seen.note(topic.at(0), p.epoch, p.end) // by somebody who reads the leader
+			return nil
+		}
+		c.seen.note(topic.at(0), 1, 30)
+		if _, err := c.Metadata().TopicByID(soon(t), topic.id); err != nil {
+			t.Fatal(err)
+		}
+		f := newTestFetcher(t, c, FetcherConfig{Rack: "b"})
+		f.Add(FetchStart{TopicPartition: topic.at(0), LastEpoch: -1})
+		readNumbers(t, f, 0, 30)
+		if m.mu.Lock(); m.read[1] > 0 {
+			t.Error("the leader was read")
+		}
+		m.mu.Unlock()
+	})
+}
+
 // What was seen never goes back, and nothing past the high watermark that a replica
 // knows is given, also across changes of the leader.
 func TestReadingNearNeverGoesBack(t *testing.T) {
