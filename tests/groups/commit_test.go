@@ -2,6 +2,7 @@ package groups
 
 import (
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -106,5 +107,61 @@ func TestMemberThatDiesAfterJoining(t *testing.T) {
 	t.Logf("the heir holds everything %v after its join (session timeout %v)", time.Since(began).Round(time.Millisecond), session)
 	if n := len(describe(t, c, "dead").Members); n != 1 {
 		t.Errorf("the group has %d members", n)
+	}
+}
+
+// TestCommitAfterAPause: a member stands still past its session with records in hand,
+// and goes on. Its commit is refused, the offset stays where its heir has brought it,
+// and it joins anew.
+//
+// case 27
+func TestCommitAfterAPause(t *testing.T) {
+	const session = 2 * time.Second
+	r := start(t, rig.Options{})
+	topic(t, r, "paused", 2)
+	c := newClient(t, r, "paused")
+	startLoad(t, r, "paused", 100)
+	id := lookUp(t, c, "paused").ID
+	parts := []client.TopicPartition{{TopicID: id, Partition: 0}, {TopicID: id, Partition: 1}}
+	ctx := within(t, 2*time.Minute)
+	committed := func() (offsets [2]int64) {
+		t.Helper()
+		got, err := c.FetchOffsets(ctx, "paused", parts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return [2]int64{got[0].NextOffset, got[1].NextOffset}
+	}
+	w := startWorker(t, workerConfig{Bootstrap: bootstrap(r), Group: "paused", Topic: "paused", Name: "sleeper", Session: session}, nil)
+	mesh.Eventually(t, limit, "the sleeper commits", func() (bool, string) {
+		now := committed()
+		return now[0] > 10 && now[1] > 10, fmt.Sprint(now)
+	})
+	w.signal(syscall.SIGSTOP)
+	heir := startMember(t, c, "heir", memberOptions{ConsumerConfig: client.ConsumerConfig{
+		Group: "paused", Topics: []string{"paused"}, SessionTimeout: session, AutoCommitInterval: 50 * time.Millisecond,
+	}})
+	awaitHolding(t, 2, heir)
+	before := committed()
+	mesh.Eventually(t, limit, "the heir commits", func() (bool, string) {
+		now := committed()
+		return now[0] > before[0]+10 && now[1] > before[1]+10, fmt.Sprint(now)
+	})
+	last, times := committed(), w.told(assigned)
+	w.signal(syscall.SIGCONT)
+	mesh.Eventually(t, limit, "the sleeper has joined anew", func() (bool, string) {
+		now := committed()
+		for n := range now {
+			if now[n] < last[n] {
+				t.Errorf("the offset of partition %d went back from %d to %d", n, last[n], now[n])
+			}
+		}
+		last = now
+		return w.told(assigned) > times && len(heir.has()) == 1, fmt.Sprintf("%d assignments, the heir holds %v", w.told(assigned), heir.has())
+	})
+	w.leave()
+	awaitHolding(t, 2, heir)
+	if _, _, lost := heir.counts(); lost > 0 || len(heir.problems) > 0 {
+		t.Errorf("the heir lost its membership %d times: %v", lost, heir.problems)
 	}
 }
