@@ -227,7 +227,7 @@ func (a *app) printReset(group string, r *gatewayv1.ResetGroupOffsetsResponse, d
 			LogStart: row.GetLogStart(), End: row.GetEnd(), Member: orNull(row.GetMemberId()),
 		}
 		change, note := "-", ""
-		if entry.Old >= 0 && entry.New >= 0 {
+		if entry.Old >= 0 && entry.New >= 0 && row.GetError() == nil {
 			change = fmt.Sprintf("%+d", entry.New-entry.Old)
 		}
 		if entry.Clamped {

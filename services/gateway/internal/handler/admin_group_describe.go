@@ -315,6 +315,9 @@ func (d *description) response() *gatewayv1.DescribeGroupResponse {
 		if !ok {
 			rate = groups.Unknown()
 		}
+		if p.MemberId == "" {
+			rate.Read = -1 // nobody reads, however fast somebody did a while ago
+		}
 		p.RecordsPerSecond, p.AppendedPerSecond = rate.Read, rate.Appended
 		if in, ok := groups.CatchUp(p.Lag, rate); ok {
 			p.CatchUp = durationpb.New(in)

@@ -127,6 +127,10 @@ func TestDescribeGroupTellsRates(t *testing.T) {
 	if p := g.Partitions[0]; p.RecordsPerSecond != -1 || p.CatchUp == nil || p.CatchUp.AsDuration() != 0 {
 		t.Errorf("of what has no lag: %v", p)
 	}
+	r.mesh.group.Members = nil
+	if g, err = r.admin.DescribeGroup(ctx, &gatewayv1.DescribeGroupRequest{Group: "g"}); err != nil || g.Partitions[1].RecordsPerSecond != -1 || g.Partitions[1].CatchUp != nil {
+		t.Errorf("once everybody has left: %v, %v", g, err)
+	}
 	for _, over := range []time.Duration{-1, 2 * time.Minute} {
 		if _, err := r.admin.DescribeGroup(ctx, &gatewayv1.DescribeGroupRequest{Group: "g", RateOver: durationpb.New(over)}); reason(err) != "INVALID_REQUEST" {
 			t.Errorf("%v: %v", over, err)

@@ -115,7 +115,7 @@ func TestSendFailure(t *testing.T) {
 func TestSendDeadline(t *testing.T) {
 	var h held
 	r := newRig(t, func(_ *Limits, m *fakeMesh, _ *Config) { m.onSend = h.onSend })
-	ctx, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(testContext(t), 500*time.Millisecond)
 	defer cancel()
 	_, err := r.produce.Send(ctx, &gatewayv1.SendRequest{Topic: "a", Records: []*gatewayv1.ProduceRecord{rec("x")}})
 	if reason(err) != "DEADLINE_EXCEEDED" {
