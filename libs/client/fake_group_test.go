@@ -414,6 +414,16 @@ func ownedSet(owned []*coordinatorv1.OwnedPartition) map[TopicPartition]int64 {
 	return set
 }
 
+// hush blocks while the coordinator is silent.
+func (c *fakeCoordinator) hush(ctx context.Context) {
+	c.m.mu.Lock()
+	silent := c.silent
+	c.m.mu.Unlock()
+	if silent {
+		<-ctx.Done()
+	}
+}
+
 // check refuses unary calls at the wrong place.
 func (c *fakeCoordinator) check(group string) error {
 	if err := c.elsewhere(group); err != nil {
@@ -422,7 +432,8 @@ func (c *fakeCoordinator) check(group string) error {
 	return nil
 }
 
-func (c *fakeCoordinator) FetchOffsets(_ context.Context, req *coordinatorv1.FetchOffsetsRequest) (*coordinatorv1.FetchOffsetsResponse, error) {
+func (c *fakeCoordinator) FetchOffsets(ctx context.Context, req *coordinatorv1.FetchOffsetsRequest) (*coordinatorv1.FetchOffsetsResponse, error) {
+	c.hush(ctx)
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
 	if err := c.check(req.Group); err != nil {

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -24,34 +23,6 @@ type CommittedOffset struct {
 	CommittedAt time.Time // zero: unknown
 }
 
-// coordinator finds who serves a group: the one in the hint, else the owner of the
-// group's shard, else, while the shards do not exist, anyone, who will have them
-// made.
-func (c *Client) coordinator(ctx context.Context, group string, hint *typev1.LeaderHint) (string, *rpc.Error) {
-	if hint.GetAddress() != "" {
-		return hint.Address, nil
-	}
-	t, err := c.source.Topic(ctx, OffsetsTopic)
-	if err != nil && !rpc.IsReason(err, reasonUnknownTopic) {
-		return "", rpc.FromError(err)
-	}
-	nodes := c.source.Coordinators()
-	if len(nodes) == 0 {
-		c.refreshSoon()
-		return "", rpc.Errorf(reasonCoordUnavailable, "no coordinator is registered: start one, or wait for it")
-	}
-	if err != nil || len(t.Partitions) == 0 {
-		return nodes[rand.IntN(len(nodes))].Addr, nil
-	}
-	shard := GroupShard(group, int32(len(t.Partitions)))
-	if n, ok := nodeByID(nodes, t.Partitions[shard].ShardOwner); ok {
-		return n.Addr, nil
-	}
-	c.refreshSoon()
-	return "", rpc.Errorf(reasonCoordUnavailable, "shard %d of %s, where group %q lives, has no owner at the moment", shard, OffsetsTopic, group).
-		With("group", group)
-}
-
 // callGroup makes a unary call at the group's coordinator, retrying what can be
 // retried until ctx ends.
 func callGroup[R any](ctx context.Context, c *Client, group string, call func(context.Context, coordinatorv1.GroupServiceClient) (R, error)) (R, error) {
@@ -70,13 +41,17 @@ func callGroupFor[R any](ctx context.Context, c *Client, group string, timeout t
 	var last *rpc.Error
 	unknown := false
 	for failures := 1; ; failures++ {
-		addr, e := c.coordinator(ctx, group, hint)
+		at, e := c.coordinator(ctx, group, hint)
 		if e == nil {
-			r, err := callCoordinator(ctx, c, addr, timeout, call)
+			seated, end := c.seated(ctx, group, at)
+			r, err := callCoordinator(seated, c, at.addr, timeout, call)
+			moved := end()
 			if err == nil {
 				return r, nil
 			}
-			e = rpc.FromError(err)
+			if e = rpc.FromError(err); moved != nil {
+				e = moved
+			}
 			unknown = unknown || mayHaveHappened(e)
 		}
 		if ctx.Err() == nil || last == nil {

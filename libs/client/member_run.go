@@ -19,11 +19,9 @@ func (m *Member) run(ctx context.Context) {
 	var hint *typev1.LeaderHint
 	var troubled time.Time // when the failures in a row began
 	for failures := 0; ; {
-		var at seat
-		addr, err := m.client.coordinator(ctx, m.cfg.Group, hint)
+		at, err := m.client.coordinator(ctx, m.cfg.Group, hint)
 		if err == nil {
-			at = m.client.seatOf(ctx, m.cfg.Group, addr, hint)
-			s := &memberStream{m: m, at: at, link: m.client.joins.attach(addr, memberKey{m.cfg.Group, m.cfg.MemberID})}
+			s := &memberStream{m: m, at: at, link: m.client.joins.attach(at.addr, memberKey{m.cfg.Group, m.cfg.MemberID})}
 			err = s.serve(ctx)
 			s.link.unlink()
 			if s.opened {

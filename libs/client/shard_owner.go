@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
@@ -37,15 +38,74 @@ func (c *Client) shardOwner(shard TopicPartition) (addr string, epoch int64) {
 	return n.Addr, p.ShardEpoch
 }
 
-// seatOf is the seat at an address that a hint or the metadata has named.
-func (c *Client) seatOf(ctx context.Context, group, addr string, hint *typev1.LeaderHint) seat {
-	s := seat{addr: addr, epoch: -1, shard: c.shardOf(ctx, group)}
-	if hint.GetAddress() == addr && hint.GetEpoch() > 0 {
-		s.epoch = hint.Epoch
-	} else if owner, epoch := c.shardOwner(s.shard); owner == addr {
-		s.epoch = epoch
+// coordinator finds who serves a group: the one in the hint, else the owner of the
+// group's shard, else, while the shards do not exist, anyone, who will have them
+// made.
+func (c *Client) coordinator(ctx context.Context, group string, hint *typev1.LeaderHint) (seat, *rpc.Error) {
+	if hint.GetAddress() != "" {
+		at := seat{addr: hint.Address, epoch: -1, shard: c.shardOf(ctx, group)}
+		if owner, epoch := c.shardOwner(at.shard); owner == at.addr {
+			at.epoch = epoch
+		}
+		at.epoch = max(at.epoch, hint.Epoch)
+		return at, nil
 	}
-	return s
+	t, err := c.source.Topic(ctx, OffsetsTopic)
+	if err != nil && !rpc.IsReason(err, reasonUnknownTopic) {
+		return seat{}, rpc.FromError(err)
+	}
+	nodes := c.source.Coordinators()
+	if len(nodes) == 0 {
+		c.refreshSoon()
+		return seat{}, rpc.Errorf(reasonCoordUnavailable, "no coordinator is registered: start one, or wait for it")
+	}
+	if err != nil || len(t.Partitions) == 0 {
+		return seat{addr: nodes[rand.IntN(len(nodes))].Addr, epoch: -1}, nil
+	}
+	n := GroupShard(group, int32(len(t.Partitions)))
+	at := seat{shard: TopicPartition{TopicID: t.ID, Partition: n}, epoch: t.Partitions[n].ShardEpoch}
+	if owner, ok := nodeByID(nodes, t.Partitions[n].ShardOwner); ok {
+		at.addr = owner.Addr
+		return at, nil
+	}
+	c.refreshSoon()
+	return seat{}, rpc.Errorf(reasonCoordUnavailable, "shard %d of %s, where group %q lives, has no owner at the moment", n, OffsetsTopic, group).
+		With("group", group)
+}
+
+// seated gives a context for a question at a seat, which ends once the metadata names
+// a later owner: one that was paused, or cut off from its clients alone, cannot say so
+// itself. While there is no answer fresh metadata is asked for. end must be called
+// after the question; it tells if that was given up, with an outcome that is unknown.
+func (c *Client) seated(ctx context.Context, group string, at seat) (_ context.Context, end func() *rpc.Error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var gone *rpc.Error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		doubt := time.NewTicker(silenceDoubt)
+		defer doubt.Stop()
+		for {
+			changed := c.source.Changed()
+			if c.moved(at) {
+				gone = shardMoved(group, at).WithOutcome(outcomeUnknown)
+				cancel()
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-doubt.C:
+				c.refreshSoon()
+			case <-changed:
+			}
+		}
+	}()
+	return ctx, func() *rpc.Error {
+		cancel()
+		<-done
+		return gone
+	}
 }
 
 // moved reports whether the metadata names another owner than the one of a seat, and

@@ -103,16 +103,46 @@ func TestOldMetadataDoesNotMoveAMember(t *testing.T) {
 		}
 		shard := c.shardOf(soon(t), "g")
 		_, epoch := c.shardOwner(shard)
-		ahead := c.seatOf(soon(t), "g", "coordinator-2:1", &typev1.LeaderHint{Address: "coordinator-2:1", Epoch: epoch + 1})
-		if c.moved(ahead) {
+		seatAt := func(hint *typev1.LeaderHint) seat {
+			at, err := c.coordinator(soon(t), "g", hint)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return at
+		}
+		if c.moved(seatAt(&typev1.LeaderHint{Address: "coordinator-2:1", Epoch: epoch + 1})) {
 			t.Error("the metadata is older than the hint, and is followed")
 		}
-		old := c.seatOf(soon(t), "g", "coordinator-2:1", &typev1.LeaderHint{Address: "coordinator-2:1", Epoch: epoch - 1})
-		if !c.moved(old) {
+		if !c.moved(seatAt(&typev1.LeaderHint{Address: "coordinator-2:1", Epoch: epoch - 1})) {
 			t.Error("the metadata is newer than the hint, and is not followed")
 		}
-		if same := c.seatOf(soon(t), "g", "coordinator-1:1", nil); c.moved(same) || same.epoch != epoch {
+		if same := seatAt(nil); c.moved(same) || same.epoch != epoch || same.addr != "coordinator-1:1" {
 			t.Errorf("%+v", same)
+		}
+	})
+}
+
+// A question at a coordinator that is paused goes on at the shard's next owner.
+func TestQuestionsLeaveASilentCoordinator(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		mesh := newFakeMesh(t, 1)
+		topic := mesh.topic("t", 1, 1<<20)
+		first := mesh.startCoordinator(1)
+		mesh.startCoordinator(2)
+		mesh.shards(1)
+		c := mesh.client(Config{})
+		if _, err := c.CommitOffsets(soon(t), "g", []CommitOffset{{TopicPartition: topic.at(0), NextOffset: 5, LeaderEpoch: -1}}); err != nil {
+			t.Fatal(err)
+		}
+		mesh.update(func() { first.silent = true })
+		began := time.Now()
+		time.AfterFunc(2*time.Second, func() { mesh.own(mesh.offsetsTopic(), 2) })
+		got, err := c.FetchOffsets(soon(t), "g", []TopicPartition{topic.at(0)})
+		if err != nil || got[0].NextOffset != 5 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if took := time.Since(began); took > 3*time.Second+500*time.Millisecond {
+			t.Errorf("it took %v", took)
 		}
 	})
 }
