@@ -85,18 +85,17 @@ func (s *memberStream) serve(ctx context.Context) *rpc.Error {
 	s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Open{Open: s.m.openFrame()}})
 	timer := time.NewTimer(s.m.client.cfg.RequestTimeout)
 	defer timer.Stop()
-	changed := s.m.client.source.Changed()
 	doubt := time.NewTimer(silenceDoubt)
 	defer doubt.Stop()
 	for {
+		changed := s.m.client.source.Changed()
+		if s.m.client.moved(s.at) {
+			return shardMoved(s.m.cfg.Group, s.at)
+		}
 		select {
 		case <-ctx.Done():
 			return rpc.FromError(ctx.Err())
 		case <-changed:
-			changed = s.m.client.source.Changed()
-			if s.m.client.moved(s.at) {
-				return shardMoved(s.m.cfg.Group, s.at)
-			}
 		case <-doubt.C:
 			// One that was paused, or cut off from its clients alone, cannot say that it has
 			// lost the shard, and its connection takes long to break.
