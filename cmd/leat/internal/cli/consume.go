@@ -31,6 +31,7 @@ type consumeFlags struct {
 	format          string
 	autoCommit      bool
 	clientID        string
+	clientRack      string
 }
 
 func newConsumeCommand(a *app) *cobra.Command {
@@ -47,6 +48,9 @@ SIGTERM; --auto-commit=false leaves the group's offsets alone.
 
 --follow=false stops at each partition's high watermark as of the start.
 --max-messages stops after exactly so many records.
+
+--client-rack reads from replicas in sync in the same rack, where there are any:
+less traffic between racks, for records that come a moment later.
 
 --replica is for looking at one replica; without a group. With --follow=false it
 stops at the high watermark that this replica knows.
@@ -81,6 +85,7 @@ null. ` + "`leat produce --input json`" + ` takes it.
 	fs.Int64Var(&f.offset, "offset", 0, "start at this offset of each partition read")
 	fs.StringVar(&f.since, "since", "", "start at the first record of a time or later: "+timeForms)
 	fs.Int32Var(&f.partition, "partition", 0, "read this partition only")
+	fs.StringVar(&f.clientRack, "client-rack", "", "rack of this client: read from replicas in sync there, if there are any")
 	fs.Int32Var(&f.replica, "replica", 0, "read from this broker's replicas, whether they lead or follow, as far as they know records to be committed")
 	fs.Int64Var(&f.maxMessages, "max-messages", 0, "stop after so many records (default: never)")
 	fs.BoolVar(&f.follow, "follow", true, "go on with records as they come; false stops at the end as of the start")
@@ -108,10 +113,12 @@ func (f *consumeFlags) check(cmd *cobra.Command, topics []string, json bool) (*g
 		return nil, nil, exit.Usage(help, "--partition is %d; partitions count from 0", f.partition)
 	case changed("replica") && f.replica < 1:
 		return nil, nil, exit.Usage(help, "--replica is %d; brokers count from 1", f.replica)
+	case f.clientRack != "" && changed("replica"):
+		return nil, nil, exit.Usage(help, "--replica and --client-rack exclude each other")
 	case f.group != "" && changed("replica"):
 		return nil, nil, exit.Usage(help, "--replica and --group exclude each other")
 	case f.group != "" && (changed("partition") || changed("offset")):
-		return nil, nil, exit.Usage("Leave out --group, or set the group's offset with `leat group commit`.", "a group shares out partitions and keeps offsets by itself, so --partition and --offset do not go with --group")
+		return nil, nil, exit.Usage("Leave out --group, or set the group's offset with `leat group reset`.", "a group shares out partitions and keeps offsets by itself, so --partition and --offset do not go with --group")
 	case f.group == "" && (changed("auto-commit") && f.autoCommit || f.instance != ""):
 		return nil, nil, exit.Usage(help, "--auto-commit and --instance-id need --group")
 	case changed("group") && f.group == "":
@@ -135,7 +142,7 @@ func (f *consumeFlags) check(cmd *cobra.Command, topics []string, json bool) (*g
 	}
 	open := &gatewayv1.ConsumeOpen{
 		Handshake: rpc.LocalHandshake(), ClientId: f.clientID, Group: f.group, InstanceId: f.instance, StartAt: gatewayv1.StartAt_START_AT_LATEST,
-		LeaveOffsets: f.group != "" && !f.autoCommit,
+		LeaveOffsets: f.group != "" && !f.autoCommit, ClientRack: f.clientRack,
 	}
 	if changed("replica") {
 		// Only the gateway sees how far this replica has come.

@@ -96,6 +96,7 @@ func TestReplicaCommands(t *testing.T) {
 	for _, wrong := range []string{
 		"topic delete-records t", "topic delete-records t --before soon", "topic delete-records t --before -3", "topic digest t --timeout 0s",
 		"cluster elect-leaders --unclean", "cluster elect-leaders --partition 1", "consume t --replica 0", "consume t --replica 1 --group g",
+		"consume t --replica 1 --client-rack r",
 	} {
 		leat(t, 2, f.addr, "", strings.Fields(wrong)...)
 	}

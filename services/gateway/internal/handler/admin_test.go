@@ -404,7 +404,19 @@ func TestBeforeTheMesh(t *testing.T) {
 		},
 		"DescribeCluster": func() error { _, err := r.admin.DescribeCluster(ctx, &gatewayv1.DescribeClusterRequest{}); return err },
 		"ListGroups":      func() error { _, err := r.admin.ListGroups(ctx, &gatewayv1.ListGroupsRequest{}); return err },
-		"Send":            func() error { _, err := r.produce.Send(ctx, &gatewayv1.SendRequest{Topic: "a"}); return err },
+		"ExplainGroup": func() error {
+			_, err := r.admin.ExplainGroup(ctx, &gatewayv1.ExplainGroupRequest{Group: "g"})
+			return err
+		},
+		"SimulateGroup": func() error {
+			_, err := r.admin.SimulateGroup(ctx, &gatewayv1.SimulateGroupRequest{Group: "g", AddMembers: 1})
+			return err
+		},
+		"ResetGroupOffsets": func() error {
+			_, err := r.admin.ResetGroupOffsets(ctx, &gatewayv1.ResetGroupOffsetsRequest{Group: "g"})
+			return err
+		},
+		"Send": func() error { _, err := r.produce.Send(ctx, &gatewayv1.SendRequest{Topic: "a"}); return err },
 		"Produce": func() error {
 			s, err := r.produce.Produce(ctx)
 			if err == nil {
