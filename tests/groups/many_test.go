@@ -169,7 +169,7 @@ func TestThousandGroups(t *testing.T) {
 	for i := range groups {
 		got, err := c.FetchOffsets(ctx, name(i), []client.TopicPartition{tp})
 		if err != nil || got[0].NextOffset != int64(i) {
-			t.Fatalf("%s has %+v, %v", name(i), got, err)
+			t.Fatalf("%s has %v, %v", name(i), nexts(got), err)
 		}
 	}
 	if n := d.fenced.Load(); n > 0 {
@@ -186,21 +186,8 @@ func TestHeartbeatsBesideData(t *testing.T) {
 	r := start(t, rig.Options{})
 	topic(t, r, "data", 4)
 	c := newClient(t, r, "data")
-	p, err := c.NewProducer(client.ProducerConfig{BatchBytes: 512 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx := within(t, 2*time.Minute)
-	value := make([]byte, 64<<10)
-	for n := range 400 {
-		partition := int32(n % 4)
-		if err := p.Send(ctx, client.Record{Topic: "data", Partition: &partition, Value: value}, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := p.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
+	fillLarge(t, c, "data", 400, 64<<10)
+	ctx := within(t, 5*time.Minute)
 	id := lookUp(t, c, "data").ID
 	reading, cancel := context.WithCancel(ctx)
 	var readers sync.WaitGroup
@@ -248,7 +235,7 @@ func saturate(ctx context.Context, t *testing.T, c *client.Client, tp client.Top
 			return
 		}
 		read.Add(int64(e.Bytes))
-		again := e.NextOffset >= 100
+		again := e.NextOffset >= e.HighWatermark
 		e.Release()
 		if again {
 			f.Add(client.FetchStart{TopicPartition: tp, Topic: "data", LastEpoch: -1})

@@ -131,11 +131,11 @@ func TestNearestReplica(t *testing.T) {
 	flows("the start")
 	served := map[string]float64{}
 	for _, name := range r.Names(rig.Broker) {
-		served[name] = sentToReaders(t, r, name)
+		served[name] = metric(t, r, name, "leat_broker_fetch_records_total")
 	}
 	flows("a while")
 	for name, before := range served {
-		if now := sentToReaders(t, r, name); now <= before {
+		if now := metric(t, r, name, "leat_broker_fetch_records_total"); now <= before {
 			t.Errorf("%s has sent nothing to the readers in its rack", name)
 		}
 	}
@@ -172,11 +172,11 @@ func TestNearestReplica(t *testing.T) {
 	}
 }
 
-// sentToReaders is how many offsets a broker has sent to readers.
-func sentToReaders(t *testing.T, r *rig.Rig, broker string) float64 {
+// metric is the value of a metric of a process that has no labels.
+func metric(t *testing.T, r *rig.Rig, process, name string) float64 {
 	t.Helper()
-	for line := range strings.Lines(r.Metrics(within(t, limit), broker)) {
-		if text, found := strings.CutPrefix(line, "leat_broker_fetch_records_total "); found {
+	for line := range strings.Lines(r.Metrics(within(t, limit), process)) {
+		if text, found := strings.CutPrefix(line, name+" "); found {
 			n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 			if err != nil {
 				t.Fatal(err)
@@ -184,6 +184,6 @@ func sentToReaders(t *testing.T, r *rig.Rig, broker string) float64 {
 			return n
 		}
 	}
-	t.Fatalf("%s tells no leat_broker_fetch_records_total", broker)
+	t.Fatalf("%s tells no %s", process, name)
 	return 0
 }
