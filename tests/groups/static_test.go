@@ -1,6 +1,7 @@
 package groups
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -84,9 +85,13 @@ func TestStaticRollingRestart(t *testing.T) {
 	}
 
 	epoch = d.Summary.GroupEpoch
-	eleventh := join(staticMembers)
 	share := staticPartitions / (staticMembers + 1)
+	foretold := simulated(t, r, "static", "--add", "1")
+	eleventh := join(staticMembers)
 	awaitHolding(t, share, eleventh)
+	if has := eleventh.has(); !slices.Equal(has, foretold) {
+		t.Errorf("the eleventh has %v; leat group simulate foretold %v", has, foretold)
+	}
 	d = describe(t, c, "static")
 	kept := since(d, epoch)
 	t.Logf("%d members share %d partitions; the next one moved %d", staticMembers, staticPartitions, kept.moved)
@@ -98,6 +103,26 @@ func TestStaticRollingRestart(t *testing.T) {
 			t.Errorf("%s was told of %d partitions of its own since its restart, and had %d: what stays was moved", m.name, gained, len(before[n]))
 		}
 	}
+}
+
+// simulated are the partitions that would move, in order.
+func simulated(t *testing.T, r *rig.Rig, group string, args ...string) []int {
+	t.Helper()
+	var s struct {
+		Moves []struct {
+			Partition int `json:"partition"`
+		} `json:"moves"`
+	}
+	out := r.MustLeat(append([]string{"group", "simulate", group, "-o", "json"}, args...)...)
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var moves []int
+	for _, m := range s.Moves {
+		moves = append(moves, m.Partition)
+	}
+	slices.Sort(moves)
+	return moves
 }
 
 // holdings is what workers hold, by name.
