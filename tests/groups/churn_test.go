@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	"github.com/leat-io/leat/tests/internal/mesh"
 	"github.com/leat-io/leat/tests/internal/owners"
 	"github.com/leat-io/leat/tests/internal/rig"
@@ -67,11 +68,35 @@ func TestChurn(t *testing.T) {
 	ends := l.stop()
 	mesh.Eventually(t, limit, "the group gets everything", func() (bool, string) { return reached(c.reads(), ends) })
 	d := describe(t, l.client, churnGroup)
+	c.why(d)
 	for _, w := range c.working {
 		w.leave()
 	}
 	c.end("command ended")
 	c.judge(l, since(d, 0))
+}
+
+// why demands that every rebalance that is kept is explained.
+func (c *churn) why(d *coordinatorv1.DescribeGroupResponse) {
+	c.t.Helper()
+	var why struct {
+		Rebalances []struct {
+			Epoch int64  `json:"epoch"`
+			Cause string `json:"cause"`
+		} `json:"rebalances"`
+	}
+	out := c.r.MustLeat("group", "why", churnGroup, "-o", "json")
+	if err := json.Unmarshal([]byte(out), &why); err != nil {
+		c.t.Fatalf("%v: %s", err, out)
+	}
+	if len(why.Rebalances) < min(5, len(d.Rebalances)) {
+		c.t.Errorf("leat group why tells %d rebalances, of %d", len(why.Rebalances), len(d.Rebalances))
+	}
+	for _, b := range why.Rebalances {
+		if b.Cause == "" {
+			c.t.Errorf("the rebalance of epoch %d has no cause", b.Epoch)
+		}
+	}
 }
 
 // hear takes what workers tell.

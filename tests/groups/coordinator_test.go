@@ -225,27 +225,31 @@ func TestCoordinatorKilled(t *testing.T) {
 }
 
 // TestCoordinatorPaused: a coordinator stands still past its lease, and goes on. Its
-// shards are served by another a lease's time and about a second later. Of the first
-// nothing is heard that is not true any more, and nothing that it is told takes
-// effect; also not in a shard to which nobody has written for so long that the
-// brokers have forgotten who did.
+// shards are served by another a lease's time and about a second later, and members go
+// on. Of the first nothing is heard that is not true any more, and nothing that it is
+// told takes effect; also not in a shard to which nobody has written for so long that
+// the brokers have forgotten who did, and whose leader was restarted.
 func TestCoordinatorPaused(t *testing.T) {
 	lease := span(leaseTTL, 5*time.Second)
 	r := start(t, rig.Options{Brokers: 3, Coordinators: 2, Set: []string{"broker.producer.id.expiration.ms=1000"}})
 	topic(t, r, "committed", 1)
 	c := newClient(t, r, "paused")
+	startLoad(t, r, "committed", 100)
 	tp := client.TopicPartition{TopicID: lookUp(t, c, "committed").ID}
-	groups := groupsOf(t, c, "coordinator-1", 3)
+	groups := groupsOf(t, c, "coordinator-1", 4)
 	busy, written, quiet := groups[0], groups[1], groups[2]
 	w := startCommitting(t, r, busy, tp)
+	m := startMember(t, c, "member", memberOptions{ConsumerConfig: client.ConsumerConfig{
+		Group: groups[3], Topics: []string{"committed"}, SessionTimeout: 4*lease + 4*time.Second, AutoCommitInterval: 100 * time.Millisecond,
+	}})
+	awaitHolding(t, 1, m)
 	ctx := within(t, 10*time.Minute)
 	for _, group := range []string{written, quiet} {
 		if err := commit(ctx, c, group, tp, 5); err != nil {
 			t.Fatal(err)
 		}
 	}
-	old := newDirect(t, r, "coordinator-1")
-	next := newDirect(t, r, "coordinator-2")
+	old, next := newDirect(t, r, "coordinator-1"), newDirect(t, r, "coordinator-2")
 	w.progress("a quiet time")
 	began := time.Now()
 	r.Pause("coordinator-1")
@@ -263,10 +267,32 @@ func TestCoordinatorPaused(t *testing.T) {
 	if most := 2*lease + 4*time.Second; gap > most {
 		t.Errorf("a client stayed with the silent coordinator for %v, which is more than %v", gap, most)
 	}
+	shard := int(client.GroupShard(quiet, int32(len(lookUp(t, c, client.OffsetsTopic).Partitions))))
+	leader := r.Leader(client.OffsetsTopic, shard)
+	r.Stop(leader)
+	r.LeaderOtherThan(client.OffsetsTopic, shard, leader)
+	r.Up(leader)
 	lasting(span(2*time.Second, 3*time.Minute)) // the brokers forget who wrote to the quiet shard
-	// What waits for the first when it wakes up is what it sees before it learns anything.
+	askLate(ctx, t, r, old, w, tp, map[string]int64{written: 7, quiet: 5, busy: -1})
+	for group, want := range map[string]int64{written: 7, quiet: 5} {
+		got, err := c.FetchOffsets(ctx, group, []client.TopicPartition{tp})
+		if err != nil || got[0].NextOffset != want {
+			t.Errorf("group %s has %v, %v, want %d", group, nexts(got), err, want)
+		}
+	}
+	w.progress("the return of coordinator-1")
+	if _, _, lost := m.counts(); lost > 0 {
+		t.Errorf("the member lost its membership %d times: %v", lost, m.problems)
+	}
+}
+
+// askLate resumes a coordinator for which questions and commits wait, so that it sees
+// them before it learns anything. What it answers must be true: each group's offset,
+// or, where that is -1, what w has committed.
+func askLate(ctx context.Context, t *testing.T, r *rig.Rig, old *direct, w *committing, tp client.TopicPartition, has map[string]int64) {
+	t.Helper()
 	var late sync.WaitGroup
-	for group, want := range map[string]int64{written: 7, quiet: 5, busy: -1} {
+	for group, want := range has {
 		floor := w.floor()
 		late.Go(func() {
 			got, err := old.fetch(ctx, group, tp)
@@ -284,17 +310,10 @@ func TestCoordinatorPaused(t *testing.T) {
 			}
 		})
 	}
-	old.sentAll(6)
+	old.sentAll(2 * len(has))
 	r.Resume("coordinator-1")
 	late.Wait()
 	t.Logf("the old coordinator answered: %v", old.answers())
-	for group, want := range map[string]int64{written: 7, quiet: 5} {
-		got, err := c.FetchOffsets(ctx, group, []client.TopicPartition{tp})
-		if err != nil || got[0].NextOffset != want {
-			t.Errorf("group %s has %v, %v, want %d", group, nexts(got), err, want)
-		}
-	}
-	w.progress("the return of coordinator-1")
 }
 
 // TestTwoCoordinatorsClaimOneShard: a coordinator is severed from etcd and the

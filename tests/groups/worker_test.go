@@ -233,7 +233,10 @@ func (w *worker) leave() {
 	w.signal(syscall.SIGTERM)
 	select {
 	case <-w.done:
-		if code := w.cmd.ProcessState.ExitCode(); code != 0 {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		code := w.cmd.ProcessState.ExitCode()
+		if early := code == -1 && len(w.events) == 0; code != 0 && !early { // it had not begun to wait for the signal
 			w.t.Errorf("%s exited with %d", w.name, code)
 		}
 	case <-time.After(limit):
