@@ -275,9 +275,11 @@ func (m *groupMember) commit() {
 			m.g.acked[o.Part] = max(m.g.acked[o.Part], next)
 			m.done[o.Part] = o.Epoch
 			m.g.w.count("offset committed")
+			m.g.w.say("%s committed %d of %v", m.id, next, o.Part)
 		} else {
 			m.g.refuse(o.Part, next)
 			m.g.w.count("offset refused")
+			m.g.w.say("commit %d of %v by %s is refused", next, o.Part, m.id)
 		}
 	})
 }

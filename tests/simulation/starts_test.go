@@ -93,6 +93,7 @@ func (g *groups) reset() {
 	g.counter[p]++
 	next := g.counter[p]
 	w.count("reset asked")
+	w.say("coordinator %d#%d is asked to reset %v to %d", c.id, c.inc, p, next)
 	c.ask(nil, func(req uint64) group.Event {
 		return group.ResetOffsets{
 			Req: req, Group: groupName, Timeout: 2 * time.Second,
@@ -105,12 +106,14 @@ func (g *groups) reset() {
 		done, ok := r.Result.(group.ResetDone)
 		if !ok || done.Rows[0].Err != nil {
 			w.count("reset refused")
+			w.say("the reset of %v to %d is refused", p, next)
 			if ok || !r.Err.Unknown {
 				g.refuse(p, next)
 			}
 			return
 		}
 		w.count("offset reset")
+		w.say("the offset of %v was reset to %d", p, next)
 		g.acked[p] = max(g.acked[p], next)
 	})
 }
