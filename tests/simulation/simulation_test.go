@@ -137,7 +137,7 @@ func mustHappen() []string {
 		"election: first", "election: from the ISR", "election: from the ELR", "election: unclean", "election: longest after power cuts under os",
 		"truncation", "log begun anew", "log begun within a batch", "log start moved", "ISR shrunk", "ISR grown", "replica kept in the ELR",
 		"replica barred", "bad copy replaced", "replica removed", "reassignment ended", "preferred leader moved", "unreachable leader replaced",
-		"broker fenced", "broker back without a vouch", "leave granted", "unknown transaction settled", "zombie write rejected", "etcd conflict",
+		"broker fenced", "broker back without a vouch", "leave granted", "unknown transaction settled", "zombie write rejected", "etcd conflict", "transactions of a batch under way at once", "command of a batch planned alone",
 		"late transaction applied", "late transaction refused", "stale proposal", "duplicate answered", "METADATA_REGRESSED", "restored etcd noticed by all",
 		"answer: refused, NOT_ENOUGH_REPLICAS", "answer: unknown, NOT_ENOUGH_REPLICAS_AFTER_APPEND", "answer: unknown, DEADLINE_EXCEEDED", "answer: unknown, NOT_LEADER",
 		"read served", "read refused: OFFSET_NOT_AVAILABLE", "record acknowledged", "batch committed", "torn tail cut", "damage found while reading",
