@@ -143,7 +143,7 @@ func mustHappen() []string {
 		"read served", "read refused: OFFSET_NOT_AVAILABLE", "record acknowledged", "batch committed", "torn tail cut", "damage found while reading",
 		"verdict: corrupt", "verdict: missing", "lease ran out", "disk offline",
 		"fault: process crash", "fault: restart inside the lease", "fault: power cut", "fault: power cut in the middle of an operation", "fault: power cut of the whole mesh",
-		"fault: a write or sync fails", "fault: disk full", "append refused for want of room", "answer: refused, DISK_FULL", "upkeep without room", "fault: disk lost", "fault: bit flipped", "fault: disk hangs", "fault: process paused", "fault: cut off", "fault: stream broken",
+		"fault: a write or sync fails", "fault: disk full", "append refused for want of room", "operation waits for room", "answer: refused, DISK_FULL", "upkeep without room", "fault: disk lost", "fault: bit flipped", "fault: disk hangs", "fault: process paused", "fault: cut off", "fault: stream broken",
 		"fault: etcd away", "fault: etcd restored", "fault: lease lost", "fault: controller crash", "fault: controller paused",
 		"message lost", "message repeated", "stream message lost", "stream message repeated", "stream message reordered", "etcd transaction without an answer",
 		"admin: alter min.insync.replicas", "admin: reassign", "admin: cancel reassignment", "admin: elect preferred", "admin: elect unclean", "admin: false fencing",
