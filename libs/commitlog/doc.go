@@ -22,11 +22,15 @@
 //     after Sync or Checkpoint returned it. Checkpoint also writes down the producers,
 //     so that a recovery from there on reads nothing below.
 //  8. Before TruncateTo or ResetTo lower the recovery point and the high-watermark
-//     checkpoint on record, durably, where they lie above the offset.
+//     checkpoint on record, durably, where they lie above the offset. A copy that was
+//     begun anew and WantsProducers gets those of the log that it copies, as
+//     ProducersBelow renders them, with InheritProducers; before that it should count
+//     for nothing.
 //  9. Where producers are idempotent ask CheckProducer before each Append, and let no
 //     other append come between.
 //  10. Call Retain every minute or so, with the high watermark, and where the topic is
-//     compacted Clean; both do their work on the caller's goroutine. Where durability
+//     compacted Clean, which keeps tombstones for those who copy the log where
+//     KeepTombstonesFrom is set; both do their work on the caller's goroutine. Where durability
 //     is os, Sync when NeedsFlush says so.
 //  11. Give all logs of a process one FileCache.
 //  12. Close, then note the clean stop durably. A log that was not closed loses

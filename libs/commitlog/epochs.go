@@ -81,11 +81,20 @@ func (c epochCache) endOf(epoch int32, logEnd int64) (EpochEnd, bool) {
 }
 
 func (c epochCache) save(fsys vfs.FS, dir string) error {
+	staged, err := c.stage(fsys, dir)
+	if err != nil {
+		return err
+	}
+	return staged.Commit()
+}
+
+// stage writes the checkpoint beside the present one, which it does not touch.
+func (c epochCache) stage(fsys vfs.FS, dir string) (vfs.StagedFile, error) {
 	lines := make([]string, len(c))
 	for i, e := range c {
 		lines[i] = fmt.Sprintf("%d %d", e.epoch, e.start)
 	}
-	return vfs.WriteFileAtomic(fsys, joinPath(dir, epochFile), encodeSmallFile(epochKind, epochVersion, lines))
+	return vfs.StageFile(fsys, joinPath(dir, epochFile), encodeSmallFile(epochKind, epochVersion, lines))
 }
 
 // loadEpochs reads the checkpoint. A damaged one is a *CorruptError, an absent one

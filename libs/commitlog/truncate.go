@@ -7,6 +7,7 @@ import (
 
 	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/libs/vfs"
 )
 
 // TruncateTo takes away everything from an offset on, durably: batches, index
@@ -57,7 +58,13 @@ func (l *Log) TruncateTo(offset int64) (end int64, err error) {
 	if err := l.updateMarks(func(m *marks) { m.cleanedBelow = min(m.cleanedBelow, at.end) }); err != nil {
 		return end, err
 	}
-	if err := l.cutAt(i, &at); err != nil {
+	// What needs room comes first: a full disk changes nothing.
+	epochs := l.epochs.below(at.end)
+	staged, err := epochs.stage(l.fs, l.dir)
+	if err != nil {
+		return end, l.diskError("truncate", err)
+	}
+	if err := l.cutAt(i, &at, epochs, staged); err != nil {
 		return end, l.fail("truncate", err)
 	}
 	return at.end, nil
@@ -162,8 +169,9 @@ func (x *segIndex) cutPlace(rel int64) (cutPlace, error) {
 }
 
 // cutAt makes a segment end at a place and removes the later ones, the last one
-// first, each durably: a crash in between leaves a log without holes.
-func (l *Log) cutAt(i int, at *cutPlace) error {
+// first, each durably: a crash in between leaves a log without holes. epochs are those of
+// what is left, and staged is their checkpoint.
+func (l *Log) cutAt(i int, at *cutPlace, epochs epochCache, staged vfs.StagedFile) error {
 	if err := failpoint.Hit(failpoint.LogTruncate); err != nil {
 		return err
 	}
@@ -202,8 +210,7 @@ func (l *Log) cutAt(i int, at *cutPlace) error {
 	seg.size.Store(at.pos)
 	seg.maxTS.Store(at.maxTS)
 	seg.maxTSKnown.Store(true)
-	epochs := l.epochs.below(at.end)
-	if err := epochs.save(l.fs, l.dir); err != nil {
+	if err := staged.Commit(); err != nil {
 		return err
 	}
 	l.cursors.clear()

@@ -119,21 +119,42 @@ func ReadFile(fsys FS, path string, limit int64) (_ []byte, err error) {
 // An error that satisfies errors.As for *UnchangedError came before anything was
 // synced or renamed: the file is as it was, and the call may be repeated.
 func WriteFileAtomic(fsys FS, path string, data []byte) error {
-	tmp := path + ".tmp"
-	f, err := fsys.Create(tmp)
+	staged, err := StageFile(fsys, path, data)
 	if err != nil {
-		return &UnchangedError{Path: path, Err: err}
+		return err
+	}
+	return staged.Commit()
+}
+
+// StagedFile is a replacement of a file that lies durably beside it.
+type StagedFile struct {
+	fsys FS
+	path string
+}
+
+// StageFile writes, durably, what is to replace a file, beside it: what needs room on the
+// disk is done then. Until Commit the file itself is not touched. Errors are those of
+// WriteFileAtomic.
+func StageFile(fsys FS, path string, data []byte) (StagedFile, error) {
+	staged := StagedFile{fsys: fsys, path: path}
+	f, err := fsys.Create(staged.temporary())
+	if err != nil {
+		return staged, &UnchangedError{Path: path, Err: err}
 	}
 	if _, err = f.WriteAt(data, 0); err != nil {
-		return &UnchangedError{Path: path, Err: errors.Join(err, f.Close())}
+		return staged, &UnchangedError{Path: path, Err: errors.Join(err, f.Close())}
 	}
-	if err = errors.Join(f.Sync(), f.Close()); err != nil {
+	return staged, errors.Join(f.Sync(), f.Close())
+}
+
+func (s StagedFile) temporary() string { return s.path + ".tmp" }
+
+// Commit replaces the file, durably.
+func (s StagedFile) Commit() error {
+	if err := s.fsys.Rename(s.temporary(), s.path); err != nil {
 		return err
 	}
-	if err := fsys.Rename(tmp, path); err != nil {
-		return err
-	}
-	return fsys.SyncDir(filepath.Dir(path))
+	return s.fsys.SyncDir(filepath.Dir(s.path))
 }
 
 // UnchangedError says that the replacement of a file could not be written, and that

@@ -14,14 +14,19 @@ import (
 
 const (
 	// smallDisk is whose disk is filled. One of the readers reads from it.
-	smallDisk      = "broker-1"
-	smallDiskBytes = 1 << 30
+	smallDisk = "broker-1"
 	// aloneTopic has one replica of each partition, so that what a full disk says is
 	// what a producer hears.
 	aloneTopic = "alone"
 	// diskSoon is how soon a broker has to notice that its disk is full, or has room.
 	diskSoon = 20 * time.Second
 )
+
+// smallDiskBytes is room for several times what a run writes to it. Filled, it is in
+// memory.
+func smallDiskBytes(d time.Duration) int64 {
+	return 256<<20 + int64(d.Seconds())*int64(perSecond())*1200
+}
 
 func createAlone(r *rig.Rig) {
 	r.MustLeat("topic", "create", aloneTopic, "--partitions", strconv.Itoa(len(r.Names(rig.Broker))), "--replication-factor", "1",

@@ -79,7 +79,7 @@ func TestFaults(t *testing.T) {
 		s = rand.Uint64N(1_000_000) + 1
 	}
 	t.Logf("-seed %d -duration %v", s, d)
-	r := rig.New(t, meshOptions())
+	r := rig.New(t, meshOptions(d))
 	r.UpAll()
 	r.WaitReady(2 * time.Minute)
 	createTopics(r)
@@ -106,12 +106,12 @@ func TestFaults(t *testing.T) {
 	cancel()
 }
 
-func meshOptions() rig.Options {
+func meshOptions(d time.Duration) rig.Options {
 	o := rig.Options{Brokers: 5, Controllers: 3, Coordinators: 2, Gateways: 2, Etcds: 3}
 	if *small {
 		o = rig.Options{Brokers: 3, Controllers: 2}
 	}
-	o.SmallDisks = map[string]int64{smallDisk: smallDiskBytes}
+	o.SmallDisks = map[string]int64{smallDisk: smallDiskBytes(d)}
 	o.Set = []string{
 		"broker.replica.lag.time.max.ms=4000", "broker.lease.ttl=3s", "controller.lease.ttl=3s", "coordinator.lease.ttl=3s",
 		"broker.log.flush.offset.checkpoint.interval.ms=5000",

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Breaks the code as each patch under tests/faults/ledger says, in a copy of the tree,
 # and sees that the instrument the patch names turns red. A patch that does not apply, a
-# tree that does not build, a mutation that nothing catches, and one that is not caught
-# within ENTRY_LIMIT (10m) fail.
+# tree that does not build, a mutation that nothing catches, one that is not caught within
+# ENTRY_LIMIT (10m), and an instrument that is red without it, too, fail.
 #
 # Each line says after how long the entry was caught, and at which seed where seeds were
 # tried: the column of tests/faults/ledger.md.
@@ -51,8 +51,20 @@ for entry in "$@"; do
 	elif grep -qE '\[(build|setup) failed\]|cannot find|no test files' "$copy/.out"; then
 		failed "$entry" "the tree does not build: $(grep -m 1 -E '^[^#].*\.go:' "$copy/.out" || true)"
 	else
+		took=$((SECONDS - began))
 		seed=$(sed -nE 's/.*\.go:[0-9]+: seed ([0-9]+):.*/\1/p' "$copy/.out" | head -n 1)
-		echo "caught  $entry${seed:+ at seed $seed} in $((SECONDS - began)) s: $(grep -m 1 -E '\.go:[0-9]+: ' "$copy/.out" | sed 's/^ *//' | cut -c1-160)"
+		said=$(grep -m 1 -E '\.go:[0-9]+: ' "$copy/.out" | sed 's/^ *//' | cut -c1-160 || true)
+		# What is red without the mutation, too, has caught nothing.
+		(cd "$copy" && git apply -R --whitespace=nowarn "$patch")
+		if [ -n "$seed" ]; then
+			run=$(sed -E "s/-sim\.seeds=[0-9]+/-sim.seed=$seed/" <<<"$run")
+		fi
+		if (cd "$copy/$dir" && timeout --kill-after=10s "$limit" bash -c "$run") >"$copy/.out" 2>&1; then
+			echo "caught  $entry${seed:+ at seed $seed} in $took s: $said"
+		else
+			failed "$entry" "without it this is red, too: $run"
+		fi
+		continue
 	fi
 	(cd "$copy" && git apply -R --whitespace=nowarn "$patch")
 done

@@ -73,6 +73,32 @@ func TestLeaderSeveredFromControl(t *testing.T) {
 	leaderSevered(t, "control", func(r *rig.Rig, _ string) []string { return r.Names(rig.Etcd, rig.Controller) })
 }
 
+// TestElectedWithoutAController: a broker that reaches etcd, the other brokers and
+// clients, and no controller, is elected. It does not hear of it, and is not fenced, as
+// its lease lives. Outcome: its followers tell, and one of them is elected after a few
+// seconds; it leaves the ISR.
+func TestElectedWithoutAController(t *testing.T) {
+	r := inProcess(t).start(rig.Options{Set: []string{"controller.auto.leader.rebalance.enable=false"}})
+	topic(t, r, "deaf", 1)
+	l := startLoad(t, r, "deaf", loadOptions{})
+	preferred := r.Leader("deaf", 0)
+	r.Stop(preferred)
+	r.Up(preferred)
+	r.WaitInSync("deaf", time.Minute)
+	l.progress("a restart", resume)
+	l.history.LongestGap(byClient)
+	r.Net.Cut(preferred, r.Names(rig.Controller)...)
+	r.MustLeat("cluster", "elect-leaders", "--topic", "deaf")
+	l.progress("the election of a broker that does not hear of it", resume)
+	if now := r.Leader("deaf", 0); now == preferred {
+		t.Errorf("%s leads, and hears no controller", now)
+	}
+	t.Logf("longest time without an acknowledgement: %v", l.history.LongestGap(byClient).Round(time.Millisecond))
+	r.Net.HealAll()
+	r.WaitInSync("deaf", time.Minute)
+	l.finish()
+}
+
 // TestFollowerSevered: one follower is severed from everything. Outcome: it is
 // fenced when its lease has ended and leaves the ISR; writes stand still until
 // then at the most. It catches up and returns.

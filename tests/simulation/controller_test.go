@@ -34,6 +34,7 @@ type controller struct {
 	opened  bool  // the term's first command is through
 	job     *job
 	inbox   []*command
+	retries []*job // of a batch, to be planned anew
 	waits   map[cluster.Wait]time.Duration
 	missing map[cluster.Process]absence
 	tidied  int // position at which there was nothing to reconcile
@@ -47,9 +48,10 @@ type absence struct {
 
 // command is something to be decided and written.
 type command struct {
-	name string
-	plan func(state *cluster.State, attempt int) (cluster.Plan, error)
-	done func(rev int64, err error)
+	name  string
+	batch bool // it may be planned together with others of its kind
+	plan  func(state *cluster.State, attempt int) (cluster.Plan, error)
+	done  func(rev int64, err error)
 }
 
 // job is a command under way.
@@ -60,7 +62,9 @@ type job struct {
 	steps   [][]cluster.Write
 	at      int
 	last    int64
-	settle  bool  // the outcome of a transaction is unknown
+	settle  bool // the outcome of a transaction is unknown
+	settled bool // ... and that has been seen to
+	batch   *batchOf
 	wait    int64 // revision that the state must show first
 }
 
@@ -171,7 +175,13 @@ func (c *controller) endTerm(why string) {
 	c.w.say("controller %d#%d leads no longer: %s", c.id, c.inc, why)
 	c.create, c.guard, c.opened = 0, 0, false
 	job, inbox := c.job, c.inbox
-	c.job, c.inbox = nil, nil
+	if job != nil {
+		inbox = append(job.batch.commands(), inbox...)
+	}
+	for _, r := range c.retries {
+		inbox = append(inbox, r.command)
+	}
+	c.job, c.inbox, c.retries = nil, nil, nil
 	if job != nil && job.done != nil {
 		job.done(0, errDeposed)
 	}
@@ -209,6 +219,8 @@ func (c *controller) act() {
 	switch {
 	case j.settle:
 		c.settle(j)
+	case j.batch != nil:
+		c.actBatch(j)
 	case !j.planned:
 		c.plan(j)
 	case j.at < len(j.steps):
@@ -220,7 +232,15 @@ func (c *controller) act() {
 
 // next is the command to carry out now.
 func (c *controller) next() *job {
+	if len(c.retries) > 0 {
+		j := c.retries[0]
+		c.retries = c.retries[1:]
+		return j
+	}
 	if len(c.inbox) > 0 && c.w.chance(60) {
+		if c.inbox[0].batch {
+			return c.gather()
+		}
 		cmd := c.inbox[0]
 		c.inbox = c.inbox[1:]
 		return &job{command: cmd}
@@ -324,7 +344,11 @@ func (c *controller) settle(j *job) {
 		}
 		rev = now.rev
 	}
-	c.guard, j.settle = rev, false
+	c.guard, j.settle, j.settled = rev, false, true
+	if j.batch != nil {
+		j.wait = rev
+		return
+	}
 	c.again(j, rev)
 }
 

@@ -70,6 +70,18 @@ func noSpace(err error) bool {
 	return errors.As(err, &space) && !errors.Is(err, commitlog.ErrFailed)
 }
 
+// lacksRoom reports whether something was not done because the disk is full, which no
+// log has failed for: it is tried again.
+func lacksRoom(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) && !errors.Is(err, commitlog.ErrFailed)
+}
+
+// awaitRoom leaves an operation to be tried again.
+func (r *replica) awaitRoom() partition.Event {
+	r.w.count("operation waits for room")
+	return nil
+}
+
 // refuseFull is the answer to an append for which there is no room.
 func (r *replica) refuseFull(op int64) partition.Event {
 	r.w.count("append refused for want of room")

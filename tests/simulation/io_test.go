@@ -160,6 +160,10 @@ func (r *replica) runTruncate(e *partition.Truncate) partition.Event {
 		end, err = r.log.TruncateTo(e.To)
 	}
 	r.w.say("broker %d#%d truncates %s from %d to %d (hw %d, unclean=%v): %v", r.b.id, r.b.inc, r.w.name(r.id), e.From, end, e.HW, e.Unclean, err)
+	if lacksRoom(err) {
+		r.task = e
+		return r.awaitRoom()
+	}
 	if err != nil {
 		return r.failed(e.Op, err)
 	}
@@ -171,6 +175,10 @@ func (r *replica) runTruncate(e *partition.Truncate) partition.Event {
 }
 
 func (r *replica) runReset(e *partition.Reset) partition.Event {
+	if (e.Keep || r.log == nil) && r.b.disk.room == full {
+		r.task = e
+		return r.awaitRoom()
+	}
 	r.w.count("log begun anew")
 	var err error
 	if e.Keep || r.log == nil {
@@ -183,6 +191,10 @@ func (r *replica) runReset(e *partition.Reset) partition.Event {
 		}
 	}
 	r.w.say("broker %d#%d begins %s anew at %d (keeps a bad copy: %v): %v", r.b.id, r.b.inc, r.w.name(r.id), e.To, e.Keep, err)
+	if lacksRoom(err) {
+		r.task = e
+		return r.awaitRoom()
+	}
 	if err != nil {
 		return r.failed(e.Op, asFailed(err))
 	}
@@ -215,7 +227,10 @@ func (r *replica) runSync() partition.Event {
 func (r *replica) runMove() partition.Event {
 	op, to := r.moveOp, r.moveTo
 	r.moveOp = 0
-	if err := r.log.AdvanceLogStart(to); err != nil {
+	if err := r.log.AdvanceLogStart(to); lacksRoom(err) {
+		r.moveOp = op
+		return r.awaitRoom()
+	} else if err != nil {
 		return r.failed(op, err)
 	}
 	r.w.count("log start moved")

@@ -63,8 +63,8 @@ func (w *world) mayLose(b *broker, which func(*part) bool) bool {
 				left++
 			}
 		}
-		// One that was lost and leads has been made anew, and may be all there is.
-		again := p.lost[b.id] && (p.lossy || p.record.Leader.ID != b.id)
+		// One that was lost may have been made anew, and be all there is.
+		again := p.lost[b.id] && (p.lossy || left > 0)
 		if !again && (left == 0 || !p.lost[b.id] && len(p.lost)+1 > int(p.minInForce())-1) {
 			return false
 		}

@@ -372,7 +372,7 @@ func (r *replica) propose(e *partition.Propose) {
 		}
 	}
 	w.ask(r.b, "proposal", func(c *controller, answer func(func())) {
-		c.do(&command{name: "propose isr", plan: func(s *cluster.State, attempt int) (cluster.Plan, error) {
+		c.do(&command{name: "propose isr", batch: true, plan: func(s *cluster.State, attempt int) (cluster.Plan, error) {
 			plan, err := cluster.ProposeISR(s, p)
 			if err != nil {
 				w.count("stale proposal")

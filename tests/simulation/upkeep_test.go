@@ -18,8 +18,8 @@ type upkeep struct {
 	upTo  int64
 }
 
-// calmRecovery is the step of a recovery from which on retention rests, so that followers
-// which were emptied by it catch up with what is left.
+// calmRecovery is the step of a recovery from which on retention rests and little is
+// produced, so that followers catch up with what is there.
 const calmRecovery = firstRecovery + 5000
 
 // upkeepStep has a broker decide to clean a log, or to look for what is too old in it.

@@ -130,6 +130,9 @@ func (w *world) streamStep() {
 }
 
 func (w *world) produceStep() {
+	if w.step >= calmRecovery && !w.chance(25) {
+		return // so that copies which lag catch up
+	}
 	if n := len(w.writers); n > 0 {
 		w.writers[w.n(n)].produce()
 	}

@@ -7,7 +7,8 @@
 //
 //  1. Keep a [State] equal to what etcd holds, with Set and Delete, each record
 //     with its revisions; and what brokers say of their replicas, with SetVouches
-//     as they register and NoteReplicas while they run.
+//     as they register and NoteReplicas while they run. Where it is known who keeps
+//     up with the metadata, have elections prefer them with PreferHearing.
 //  2. For each command call its function (CreateTopics, DeleteTopics, AlterTopic,
 //     RegisterBroker, ReportReplicas, FenceBroker, ProposeISR, ElectLeaders …). It
 //     reads the State, changes nothing, and returns a [Plan] or a [Rejection].

@@ -257,3 +257,21 @@ func TestConsumeStopsWhenAnotherTakesItsPlace(t *testing.T) {
 		t.Error(stderr)
 	}
 }
+
+// TestConsumeFromTheNearestReplica asks for it, in a group and without one.
+func TestConsumeFromTheNearestReplica(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 1)
+	f.fill("t", 0, "a")
+	for _, more := range []string{"", "--group g"} {
+		leat(t, 0, f.addr, "", append(strings.Fields("consume t --client-rack west --from-beginning --follow=false"), strings.Fields(more)...)...)
+	}
+	for _, o := range f.joined {
+		if o.GetClientRack() != "west" {
+			t.Errorf("opened %v", o)
+		}
+	}
+	if len(f.joined) < 2 {
+		t.Errorf("opened %d streams", len(f.joined))
+	}
+}

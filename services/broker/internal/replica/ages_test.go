@@ -31,6 +31,22 @@ func TestAges(t *testing.T) {
 	check(250, 70*time.Second, 60*time.Second, true)
 }
 
+// TestAgesThin: the newer half stays as it is, and the first append is kept for good.
+func TestAgesThin(t *testing.T) {
+	var a ages
+	for i := range maxAges + 1 {
+		a.note(int64(i), time.Duration(i)*ageGap, false)
+	}
+	if len(a.points) >= maxAges || a.points[0].base != 0 {
+		t.Fatalf("left are %v", a.points)
+	}
+	for i := range maxAges / 2 {
+		if p := a.points[len(a.points)-1-i]; p.base != int64(maxAges-i) {
+			t.Errorf("point %d from the end is %v", i, p)
+		}
+	}
+}
+
 // TestAgesAreBounded: however long the log grows, the sample stays small, in order, and
 // near the truth: by a second for what is recent, by a part of its age for what is old.
 func TestAgesAreBounded(t *testing.T) {

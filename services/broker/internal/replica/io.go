@@ -156,6 +156,45 @@ func noSpace(err error) bool {
 	return errors.As(err, &full) && !errors.Is(err, commitlog.ErrFailed)
 }
 
+// roomRetry is how long an operation that found no room on its disk waits before it
+// tries again.
+const roomRetry = 250 * time.Millisecond
+
+// whenThereIsRoom tries an operation that changes nothing where the disk is full, again
+// until there is room, the replica is taken down or the manager stops; since is what the
+// disk watchdog looks at during a try. The caller does not hold mu.
+func (r *Replica) whenThereIsRoom(since *atomic.Int64, try func() error) error {
+	for told := false; ; told = true {
+		r.ioBegins(since)
+		err := try()
+		since.Store(0)
+		if !lacksRoom(err) {
+			return err
+		}
+		if stored := r.stored(); stored != nil {
+			r.m.cfg.Store.NoRoom(stored.Disk)
+		}
+		if !told {
+			r.m.cfg.Logger.Warn("no room to change a log; it is tried again until there is", "replica", r.Name(), "error", err)
+		}
+		if !r.m.pause(roomRetry) || r.isDown() {
+			return err
+		}
+	}
+}
+
+func (r *Replica) isDown() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.Down() != partition.ReasonNone
+}
+
+// lacksRoom reports whether something was not done because a disk is full, which no
+// log has failed for.
+func lacksRoom(err error) bool {
+	return (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && !errors.Is(err, commitlog.ErrFailed)
+}
+
 // refusedBatch reports whether the log took nothing and goes on.
 func refusedBatch(err error) bool {
 	var large *record.TooLargeError
@@ -207,7 +246,8 @@ func (r *Replica) failed(op int64, err error) {
 	default:
 		kind = partition.FailedBug
 	}
-	if r.core.Down() == partition.ReasonNone {
+	if r.core.Down() == partition.ReasonNone && !r.toldFailed {
+		r.toldFailed = true // a checkpoint meets it again
 		r.m.cfg.Logger.Error("a write or sync of a log failed; nothing more is acknowledged from it", "replica", r.Name(), "dir", r.stored().Dir, "error", err)
 	}
 	deleted := r.core.Down() == partition.ReasonTopicDeleted

@@ -215,13 +215,14 @@ func (r *Replica) truncate(e *partition.Truncate) {
 	}
 	r.mu.Unlock()
 	log := r.log()
-	r.ioBegins(&r.appendSince)
-	err := r.m.cfg.Store.LowerMarks(r.Key, e.To)
 	end := int64(0)
-	if err == nil {
-		end, err = log.TruncateTo(e.To)
-	}
-	r.appendSince.Store(0)
+	err := r.whenThereIsRoom(&r.appendSince, func() error {
+		err := r.m.cfg.Store.LowerMarks(r.Key, e.To)
+		if err == nil {
+			end, err = log.TruncateTo(e.To)
+		}
+		return err
+	})
 	r.m.cfg.Store.MarksLowered(r.Key)
 	var corrupt *commitlog.CorruptError
 	if errors.As(err, &corrupt) {
@@ -246,9 +247,7 @@ func (r *Replica) reset(e *partition.Reset) {
 	config := r.m.logConfig(r.Key, r.Config())
 	r.resetting = true
 	r.mu.Unlock()
-	r.ioBegins(&r.appendSince)
-	err := r.resetLog(e, config)
-	r.appendSince.Store(0)
+	err := r.whenThereIsRoom(&r.appendSince, func() error { return r.resetLog(e, config) })
 	r.mu.Lock()
 	r.resetting = false
 	if err != nil {
@@ -310,9 +309,7 @@ func epochsOf(log *commitlog.Log) []partition.EpochStart {
 func (r *Replica) moveStart(op, to int64) {
 	r.begin(func() {
 		log := r.log()
-		r.ioBegins(&r.startSince)
-		err := log.AdvanceLogStart(to)
-		r.startSince.Store(0)
+		err := r.whenThereIsRoom(&r.startSince, func() error { return log.AdvanceLogStart(to) })
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if err != nil && !r.overtaken(log, err) {

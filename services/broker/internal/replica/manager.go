@@ -253,13 +253,15 @@ func (m *Manager) Describe(names []*brokerv1.ReplicaName) []*brokerv1.ReplicaDes
 // allows, and at least one disk works.
 func (m *Manager) DisksOK() bool { return !m.disksHung.Load() && m.cfg.Store.Usable() }
 
-// pause waits, unless the manager stops.
-func (m *Manager) pause(d time.Duration) {
+// pause waits; false: the manager stops.
+func (m *Manager) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return true
 	case <-m.stopping:
+		return false
 	}
 }
 

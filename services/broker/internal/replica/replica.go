@@ -54,22 +54,23 @@ type Replica struct {
 	wakeAt    time.Duration
 	wakePlace int // in the heap, from 1 on; 0: it does not wait
 
-	mu        sync.Mutex
-	core      *partition.State
-	batches   map[int64]*Batch                  // by Req: queued, in flight or waiting
-	starts    map[int64]func(int64, *rpc.Error) // by Req: who wants the log to begin later
-	nextReq   int64
-	task      any // to be done to the log: an Append, AppendCopy, Truncate or Reset
-	draining  bool
-	current   *Batch // of an Append, or with the log
-	ops       int    // goroutines that work on the log
-	resetting bool   // the log is being made anew, perhaps in another folder
-	quiet     *sync.Cond
-	readers   map[*subscription]struct{}
-	ring      spanRing
-	ages      ages
-	refused   *rpc.Error // what the log said to the append it refused last
-	gone      bool       // deleted, set aside or replaced
+	mu         sync.Mutex
+	core       *partition.State
+	batches    map[int64]*Batch                  // by Req: queued, in flight or waiting
+	starts     map[int64]func(int64, *rpc.Error) // by Req: who wants the log to begin later
+	nextReq    int64
+	task       any  // to be done to the log: an Append, AppendCopy, Truncate or Reset
+	toldFailed bool // that the log failed is logged
+	draining   bool
+	current    *Batch // of an Append, or with the log
+	ops        int    // goroutines that work on the log
+	resetting  bool   // the log is being made anew, perhaps in another folder
+	quiet      *sync.Cond
+	readers    map[*subscription]struct{}
+	ring       spanRing
+	ages       ages
+	refused    *rpc.Error // what the log said to the append it refused last
+	gone       bool       // deleted, set aside or replaced
 
 	sessions  map[int64]*leaderSession // of followers with this leader
 	copies    copies

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/vfs"
 	"github.com/leat-io/leat/libs/vfs/errorfs"
 	"github.com/leat-io/leat/libs/vfs/memfs"
@@ -41,4 +42,46 @@ func TestDisksFail(t *testing.T) {
 	if base < 2 || base > 3 {
 		t.Errorf("the next leader goes on at %d", base)
 	}
+}
+
+// case 44: a truncation that finds no room on the disk waits for it, and the replica goes
+// on by itself.
+func TestATruncationWaitsForRoom(t *testing.T) {
+	disk := errorfs.Wrap(memfs.New())
+	m := newMesh(t, 2, meshOptions{fs: func(id int32) vfs.FS {
+		if id == 2 {
+			return disk
+		}
+		return memfs.New()
+	}})
+	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "common")
+	m.awaitSame(id, 0, 1, 1, 2)
+	m.kill(1)
+	m.ctl.Elect(id, 0, 2)
+	m.awaitLeads(2, id, 0)
+	if res := m.nodes[2].produce(id, 0, partition.AcksLeader, "b1", "b2"); res.Err != nil || res.Base != 1 {
+		t.Fatalf("b1: %+v", res)
+	}
+	m.ctl.Elect(id, 0, 1) // it is away, so that nothing is cut yet
+	met := make(chan struct{}, 1)
+	disk.OnCall(func(op errorfs.Op, _ string) error {
+		switch op {
+		case errorfs.OpWrite, errorfs.OpCreate:
+			select {
+			case met <- struct{}{}:
+			default:
+			}
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	m.restart(1)
+	m.ctl.Elect(id, 0, 1)
+	m.awaitLeads(1, id, 0)
+	<-met
+	disk.Clear()
+	m.nodes[1].mustStore(id, 0, "a1")
+	m.awaitSame(id, 0, 2, 1, 2)
 }

@@ -214,6 +214,7 @@ func (s *Store) forgetNotes(topic topicid.ID) {
 	maps.DeleteFunc(s.away, func(k Key, _ struct{}) bool { return k.Topic == topic })
 	s.forgetEpochs(topic)
 	maps.DeleteFunc(s.replaced, func(k Key, _ bool) bool { return k.Topic == topic })
+	maps.DeleteFunc(s.unfinished, func(k Key, _ takenOut) bool { return k.Topic == topic })
 	for _, d := range s.online() {
 		for k := range d.verdicts {
 			if k.Topic == topic {

@@ -52,14 +52,15 @@ func (s *Store) SetVerdict(k Key, v Verdict) error {
 // quarantine until DropReplaced; a replacement that turned out bad in its turn is
 // deleted. The verdict stays, durably, until ClearVerdict, unless that has come before
 // or comes meanwhile. The caller has made sure that nobody uses the log but readers,
-// for whom it waits. From one goroutine for each key. Errors are those of Create.
+// for whom it waits. From one goroutine for each key. Errors are those of Create; after
+// one, full disks say, it may be called again and goes on where it stood.
 func (s *Store) Replace(k Key, topic string, c commitlog.Config) (*Replica, error) {
 	out, err := s.takeOut(k)
 	if err != nil {
 		return nil, fmt.Errorf("replace %s-%d: %w", topic, k.Partition, err)
 	}
 	r, err := s.putAnew(k, topic, c, out)
-	if s.endReplacing(k, r) {
+	if s.endReplacing(k, r, out) {
 		err = errors.Join(err, s.flushVerdicts())
 	}
 	if err != nil {
@@ -70,12 +71,18 @@ func (s *Store) Replace(k Key, topic string, c commitlog.Config) (*Replica, erro
 }
 
 // endReplacing applies a pardon that came before Replace or meanwhile; r is the
-// replacement, nil if there is none.
-func (s *Store) endReplacing(k Key, r *Replica) (pardoned bool) {
+// replacement. Where there is none, what was taken out is kept for the next try.
+func (s *Store) endReplacing(k Key, r *Replica, out takenOut) (pardoned bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pardoned = s.replacing[k] && r != nil
+	pardoned = s.replacing[k]
 	delete(s.replacing, k)
+	if r == nil {
+		out.pardoned = pardoned
+		s.unfinished[k] = out
+		return false
+	}
+	delete(s.unfinished, k)
 	if pardoned {
 		for _, d := range s.online() {
 			d.noteVerdict(k, Intact)
@@ -87,9 +94,10 @@ func (s *Store) endReplacing(k Key, r *Replica) (pardoned bool) {
 
 // takenOut is what was on the books about a replica that is replaced.
 type takenOut struct {
-	replica *Replica // nil: it was missing
-	verdict Verdict
-	marked  bool // there may be marks on a disk
+	replica  *Replica // nil: it was missing
+	verdict  Verdict
+	marked   bool // there may be marks on a disk
+	pardoned bool // by the end of a try that failed
 }
 
 // putAnew puts a bad copy away and makes its replacement.
@@ -133,6 +141,10 @@ func (s *Store) takeOut(k Key) (out takenOut, _ error) {
 		delete(d.recovery, k)
 		delete(d.watermarks, k)
 		out.verdict = max(out.verdict, d.verdicts[k])
+	}
+	if was, ok := s.unfinished[k]; ok && r == nil {
+		s.replacing[k] = was.pardoned
+		return was, nil
 	}
 	s.replacing[k] = r != nil && r.pardoned
 	if r == nil {

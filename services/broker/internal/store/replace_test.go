@@ -13,6 +13,7 @@ import (
 
 	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/vfs"
+	"github.com/leat-io/leat/libs/vfs/errorfs"
 	"github.com/leat-io/leat/libs/vfs/memfs"
 )
 
@@ -318,5 +319,57 @@ func TestManyVerdictsAreClearedWithFewWrites(t *testing.T) {
 		if v.Verdict != Intact {
 			t.Fatalf("vouch %+v", v)
 		}
+	}
+}
+
+// case 44: a replacement for which there is no room goes on where it stood, wherever
+// that was, and forgets nothing of the bad copy.
+func TestAReplacementThatFoundNoRoomIsTriedAgain(t *testing.T) {
+	tried := 0
+	for after := 0; ; after++ {
+		mem := memfs.New()
+		fsys := errorfs.Wrap(mem)
+		s := reopen(t, nil, fsys, 1)
+		k := key(1)
+		r, err := s.Create(k, "t", commitlog.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		appendTo(t, r, 3)
+		if failed := s.Checkpoint(true); len(failed) > 0 {
+			t.Fatal(failed)
+		}
+		if err := s.SetVerdict(k, Corrupt); err != nil {
+			t.Fatal(err)
+		}
+		fsys.Add(errorfs.Rule{Ops: []errorfs.Op{errorfs.OpWrite, errorfs.OpCreate, errorfs.OpMkdirAll}, After: after, Err: syscall.ENOSPC, Short: 3})
+		if _, err = s.Replace(k, "t", commitlog.Config{}); err == nil {
+			break // it takes no more calls than that
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("after %d calls: %v", after, err)
+		}
+		tried++
+		if after%2 == 0 { // a pardon that comes before the next try
+			if err := s.ClearVerdict(k); err != nil && !errors.Is(err, syscall.ENOSPC) {
+				t.Fatal(err)
+			}
+		}
+		fsys.Clear()
+		fresh, err := s.Replace(k, "t", commitlog.Config{})
+		if err != nil {
+			t.Fatalf("after %d calls, tried again: %v", after, err)
+		}
+		if !s.HasReplaced(k) || fresh.Log.EndOffset() != 0 {
+			t.Fatalf("after %d calls: the bad copy is kept: %v, the new one ends at %d", after, s.HasReplaced(k), fresh.Log.EndOffset())
+		}
+		// The marks of the bad copy do not make the new one a cut one.
+		s = reopen(t, s, fsys, 2, k)
+		if v := vouchOf(t, s, k); v.Verdict == Cut || v.Verdict == Missing || v.End != 0 {
+			t.Errorf("after %d calls, after a crash: %+v", after, v)
+		}
+	}
+	if tried < 3 {
+		t.Errorf("only %d calls of a replacement were tried", tried)
 	}
 }

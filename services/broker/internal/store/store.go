@@ -74,10 +74,12 @@ type Store struct {
 	// replacing are those for which Replace runs; true: their verdict is cleared
 	// meanwhile.
 	replacing map[Key]bool
-	usage     map[*Disk]int64 // see used; nil: unknown
-	usageAt   time.Time
-	adopted   bool
-	closed    bool
+	// unfinished is what Replace had taken out where it failed.
+	unfinished map[Key]takenOut
+	usage      map[*Disk]int64 // see used; nil: unknown
+	usageAt    time.Time
+	adopted    bool
+	closed     bool
 
 	// checkpointMu keeps two checkpoints from writing over each other.
 	checkpointMu sync.Mutex

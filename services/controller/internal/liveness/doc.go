@@ -5,5 +5,5 @@
 // lives, tell it with SetLeading whether this controller leads, and ask it with
 // Observe, in the leader's loop, what is to be done about what it has found out.
 // Where somebody has to be alive at this moment, Probe asks; Probes tells who has
-// answered lately. It writes nothing by itself.
+// answered lately, and Hears who keeps up with the metadata. It writes nothing by itself.
 package liveness
