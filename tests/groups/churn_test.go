@@ -138,20 +138,27 @@ func (c *churn) step() {
 	case n < 3 && len(c.working) < mostWorkers:
 		c.join()
 	case n < 5 && len(c.working) > 1:
-		c.pick().leave()
-		c.done["leave"]++
+		w := c.pick()
+		c.act("leave", w.name)
+		w.leave()
 	case n == 5 && c.command == nil:
 		c.startCommand()
 	case n == 6 && c.command != nil:
 		c.end("command left")
 	case n < 8 && maySilence && len(c.working) > 1:
-		c.pick().kill()
-		c.done["crash"]++
+		w := c.pick()
+		c.act("crash", w.name)
+		w.kill()
 		c.quiet = time.Now().Add(2 * churnSession)
 	case n < 10 && maySilence && len(c.working) > 1:
-		c.paused = c.pick()
-		c.paused.signal(syscall.SIGSTOP)
-		c.done["pause"]++
+		w := c.pick()
+		if w.stream { // see TestSilentClients
+			c.working = append(c.working, w)
+			return
+		}
+		c.paused = w
+		c.act("pause", w.name)
+		w.signal(syscall.SIGSTOP)
 		c.quiet = time.Now().Add(2 * churnSession)
 	case c.paused != nil && time.Until(c.quiet) < time.Duration(c.choose.IntN(5000))*time.Millisecond:
 		c.resume() // sometimes before its session has lapsed
@@ -163,10 +170,10 @@ func (c *churn) resume() {
 	if c.paused == nil {
 		return
 	}
+	c.act("resume", c.paused.name)
 	c.paused.signal(syscall.SIGCONT)
 	c.working = append(c.working, c.paused)
 	c.paused = nil
-	c.done["resume"]++
 }
 
 func (c *churn) join() {
@@ -180,8 +187,8 @@ func (c *churn) join() {
 		cfg.Gateway = c.r.Addr("gateway-1")
 		c.done["stream"]++
 	}
+	c.act("join", cfg.Name)
 	c.working = append(c.working, startWorker(c.t, cfg, c.hear))
-	c.done["join"]++
 }
 
 // pick takes one of those at work out of the list.
@@ -197,8 +204,8 @@ func (c *churn) pick() *worker {
 func (c *churn) startCommand() {
 	c.started++
 	out := &records{c: c, member: fmt.Sprintf("leat consume %d", c.started)}
+	c.act("command", out.member)
 	c.command = c.r.Run(nil, out, "consume", "churned", "--group", churnGroup, "--from-beginning", "-o", "json")
-	c.done["command"]++
 }
 
 func (c *churn) end(how string) {
@@ -206,11 +213,11 @@ func (c *churn) end(how string) {
 	if c.command == nil {
 		return
 	}
-	if code := c.command.Interrupt(); code != 0 && code != 130 {
+	c.act(how, "leat consume")
+	if code := c.command.Interrupt(); code != 0 && code != 130 && code != -1 { // -1: it was stopped before it waited for the signal
 		c.t.Errorf("leat consume exited with %d: %s", code, c.command.Said())
 	}
 	c.command = nil
-	c.done[how]++
 }
 
 // records takes the lines of `leat consume -o json`.
@@ -238,6 +245,26 @@ func (r *records) Write(p []byte) (int, error) {
 		}
 		r.c.hear(event{At: time.Now().UnixNano(), Member: r.member, Kind: given, Partitions: []int{line.Partition}, Offset: line.Offset, Count: 1})
 		r.partial = r.partial[cut+1:]
+	}
+}
+
+// act notes what is done to a member, for the story.
+func (c *churn) act(what, member string) {
+	c.done[what]++
+	c.hear(event{At: time.Now().UnixNano(), Member: member, Kind: "is to " + what})
+}
+
+// story tells what happened to a partition in a time, but for records.
+func (c *churn) story(partition int, from, to time.Time) {
+	for _, e := range c.events {
+		at := time.Unix(0, e.At)
+		if at.Before(from) || at.After(to.Add(100*time.Millisecond)) || len(e.Partitions) > 0 && !slices.Contains(e.Partitions, partition) {
+			continue
+		}
+		if e.Kind == given && at.Before(to.Add(-100*time.Millisecond)) && at.After(from.Add(1100*time.Millisecond)) {
+			continue
+		}
+		c.t.Logf("%v %s %s %v %d+%d %s", at.Sub(from).Round(time.Millisecond), e.Member, e.Kind, e.Partitions, e.Offset, e.Count, e.Text)
 	}
 }
 
@@ -269,13 +296,14 @@ func (c *churn) judge(l *load, kept ledger) {
 			}
 		}
 	}
-	longest, partition, _ := o.Standstill()
+	longest, partition, ended := o.Standstill()
 	alone, _, _ := l.alone.Standstill()
 	c.t.Logf("done: %v; %+v", c.done, o.Counts())
 	c.t.Logf("longest time without a record: %v of partition %d (session timeout %v; without a group %v); longest without an owner, of the last %d rebalances: %v",
 		longest.Round(time.Millisecond), partition, churnSession, alone.Round(time.Millisecond), kept.rebalances, kept.longest.Round(time.Millisecond))
 	if longest > churnSession+time.Second+alone {
-		c.t.Errorf("partition %d was without an owner for too long", partition)
+		c.t.Errorf("partition %d was without an owner for too long; rebalances: %v", partition, kept.causes)
+		c.story(partition, ended.Add(-longest-time.Second), ended)
 	}
 	if kept.longest > churnSession+time.Second {
 		c.t.Errorf("the coordinator tells of %v without an owner: %v", kept.longest, kept.causes)

@@ -179,5 +179,5 @@ func fill(t *testing.T, c *client.Client, name string, partitions, each int) {
 
 // idle says whether a Poll ended because nothing came.
 func idle(ctx context.Context, err error) bool {
-	return ctx.Err() != nil && rpc.FromError(err).Reason == typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED
+	return err != nil && ctx.Err() != nil && rpc.FromError(err).Reason == typev1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED
 }

@@ -17,6 +17,7 @@ import (
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
 	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/libs/rpc"
+	"github.com/leat-io/leat/tests/internal/mesh"
 )
 
 // workerEnv makes a process of the test's binary a member; it holds a workerConfig.
@@ -155,6 +156,7 @@ func runs(got []client.ConsumerRecord, began int64) []event {
 type worker struct {
 	t      *testing.T
 	name   string
+	stream bool // through a gateway
 	cmd    *exec.Cmd
 	done   chan struct{}
 	mu     sync.Mutex
@@ -173,7 +175,7 @@ func startWorker(t *testing.T, cfg workerConfig, heard func(event)) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &worker{t: t, name: cfg.Name, cmd: exec.Command(self), done: make(chan struct{}), heard: heard}
+	w := &worker{t: t, name: cfg.Name, stream: cfg.Gateway != "", cmd: exec.Command(self), done: make(chan struct{}), heard: heard}
 	w.cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
 	out, err := w.cmd.StdoutPipe()
 	if err != nil {
@@ -255,4 +257,10 @@ func (w *worker) told(kind string) int {
 		}
 	}
 	return n
+}
+
+// waitTold waits until a worker has had an event of a kind.
+func waitTold(t *testing.T, w *worker, kind string) {
+	t.Helper()
+	mesh.Eventually(t, limit, w.name+" is "+kind, func() (bool, string) { return w.told(kind) > 0, "" })
 }
