@@ -148,6 +148,7 @@ func (k *Consumer) giveUp(revoked []TopicPartition, within time.Duration) bool {
 		p.revoking = true
 		gone = append(gone, p.assigned)
 		k.fetcher.Remove(tp)
+		k.progress.remove(tp) // an auto-commit must not come behind the last commit
 		if k.event != nil && k.event.TopicPartition == tp {
 			k.drop()
 		}
