@@ -28,13 +28,23 @@ func EnsureInternalTopic(s *State, limits Limits, name string, id topicid.ID, sh
 	outcome, rejection := layOut(p, limits, NewTopic{
 		Name: name, ID: id, Shift: shift, Partitions: limits.OffsetsPartitions,
 		ReplicationFactor: max(min(automaticReplicationFactor, int32(len(s.placeable()))), 1),
-		Configs:           map[string]string{topicconfig.CleanupPolicy: "compact", topicconfig.SegmentBytes: "104857600"},
+		Configs:           offsetsConfigs(),
 	}, true)
 	if rejection != nil {
 		return Plan{}, outcome, rejection
 	}
 	plan, err := p.done()
 	return plan, outcome, err
+}
+
+// offsetsConfigs keep a shard small, so that its next owner loads it soon: it is compacted
+// once a tenth of it is out of date, but for the 64 MiB that are written to.
+func offsetsConfigs() map[string]string {
+	return map[string]string{
+		topicconfig.CleanupPolicy:          "compact",
+		topicconfig.SegmentBytes:           "67108864",
+		topicconfig.MinCleanableDirtyRatio: "0.1",
+	}
 }
 
 // raiseInternal gives internal topics that were made with few brokers more replicas,

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -251,7 +252,9 @@ func TestInternalTopic(t *testing.T) {
 	id := w.newID()
 	plan, outcome, err := EnsureInternalTopic(w.State, testLimits(), OffsetsTopic, id, 0)
 	w.apply(t, plan, err)
-	if outcome.ID != id || len(w.Partitions(id)) != 8 || w.Topic(id).Value.Configs["cleanup.policy"] != "compact" {
+	if outcome.ID != id || len(w.Partitions(id)) != 8 || !maps.Equal(w.Topic(id).Value.Configs, map[string]string{
+		"cleanup.policy": "compact", "segment.bytes": "67108864", "min.cleanable.dirty.ratio": "0.1",
+	}) {
 		t.Errorf("made: %+v", outcome)
 	}
 	plan, outcome, err = EnsureInternalTopic(w.State, testLimits(), OffsetsTopic, w.newID(), 0)
