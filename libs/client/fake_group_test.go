@@ -50,6 +50,7 @@ type fakeMember struct {
 	progress []*coordinatorv1.MemberProgress
 	revoking []*coordinatorv1.OwnedPartition
 	pinged   time.Time
+	silence  time.Duration // that the newest frame told of
 }
 
 // fakeJoin is one join stream.
@@ -336,6 +337,9 @@ func (c *fakeCoordinator) take(j *fakeJoin, f *coordinatorv1.JoinRequest) {
 		return
 	}
 	gone := rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNKNOWN_MEMBER, "no such member")
+	if mem != nil {
+		mem.silence = f.Silence.AsDuration()
+	}
 	switch m := f.Message.(type) {
 	case *coordinatorv1.JoinRequest_Open:
 		if mem == nil && m.Open.Attach > 0 {

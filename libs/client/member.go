@@ -32,7 +32,8 @@ type Member struct {
 	final   *rpc.Error // set once the membership has ended
 
 	session   time.Duration
-	confirmed time.Time // when the last confirmed sign of life was sent
+	confirmed time.Time // when the last confirmed sign of life was given
+	sign      time.Time // the application's newest; run's alone
 
 	// What Next has to tell.
 	attached   *Attached
@@ -68,7 +69,7 @@ func (c *Client) JoinGroup(cfg MemberConfig) (*Member, error) {
 	cfg.ClientID = or(cfg.ClientID, c.cfg.ClientID)
 	m := &Member{
 		client: c, cfg: cfg, attach: cfg.Attach, owned: slices.Clone(cfg.Owned), session: or(cfg.SessionTimeout, 15*time.Second),
-		ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		sign: time.Now(), ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	m.cancel = cancel
@@ -188,7 +189,7 @@ func (m *Member) Commit(ctx context.Context, offsets []CommitOffset) (CommitResu
 }
 
 // DeliverUntil is when deliveries must stop: one session timeout after the sending
-// of the last confirmed ping; zero before the first attachment. It moves on as long
+// of the last confirmed ping, or, with LastSign, after the sign that it told of; zero before the first attachment. It moves on as long
 // as the coordinator confirms the membership.
 func (m *Member) DeliverUntil() time.Time {
 	m.mu.Lock()

@@ -44,9 +44,13 @@ type MemberConfig struct {
 	// LeaveStarts has the coordinator commit no start: a partition without a committed
 	// offset comes with StartOffset -1.
 	LeaveStarts bool
-	// Alive is asked before each ping; false: no ping is sent, so that a dead
-	// application loses its session. Nil: always alive. It must not block.
-	Alive func() bool
+	// LastSign tells when the application last gave a sign of life. The session counts
+	// from then, whatever is sent for the application meanwhile, and no ping is sent
+	// until there is a newer sign than the last ping told of: so an application that
+	// stands still loses its partitions one session timeout after its last sign, and
+	// deliveries to it stop then. Nil: it lives as long as the Member does. It must not
+	// block, nor call the Member.
+	LastSign func() time.Time
 	// Progress tells with each ping how far the member has come in the partitions that
 	// it holds; nil: it is not told. It must not block.
 	Progress func() []MemberProgress

@@ -66,9 +66,10 @@ type memberStream struct {
 	at       seat
 	link     *link
 	opened   bool
-	openSent time.Time
-	pings    map[int64]time.Time // unanswered, with when they were sent
+	openSign time.Time           // the sign of life that the opening told of
+	pings    map[int64]time.Time // unanswered, with the sign of life that they told of
 	lastPing int64
+	pinged   time.Time // the sign of life that the last ping, or the opening, told of
 	interval time.Duration
 	left     bool // leave has been sent
 	told     map[TopicPartition]MemberProgress
@@ -81,8 +82,8 @@ const unansweredPings = 16
 // member has left, and otherwise why it cannot go on here.
 func (s *memberStream) serve(ctx context.Context) *rpc.Error {
 	s.pings = make(map[int64]time.Time)
-	s.openSent = time.Now()
-	s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Open{Open: s.m.openFrame()}})
+	s.openSign = s.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Open{Open: s.m.openFrame()}})
+	s.pinged = s.openSign
 	timer := time.NewTimer(s.m.client.cfg.RequestTimeout)
 	defer timer.Stop()
 	doubt := time.NewTimer(silenceDoubt)
@@ -118,8 +119,7 @@ func (s *memberStream) serve(ctx context.Context) *rpc.Error {
 			if !s.opened {
 				return rpc.Errorf(reasonUnreachable, "coordinator %s did not open the member within %v", s.link.stream.addr, s.m.client.cfg.RequestTimeout)
 			}
-			s.ping()
-			timer.Reset(s.interval)
+			timer.Reset(s.ping())
 			doubt.Reset(silenceDoubt)
 		}
 		if s.opened {
@@ -174,9 +174,9 @@ func (s *memberStream) frame(f *coordinatorv1.JoinResponse) (done bool, err *rpc
 	case *coordinatorv1.JoinResponse_CommitResult:
 		return false, s.m.committed(f.CommitResult)
 	case *coordinatorv1.JoinResponse_Pong:
-		if sent, ok := s.pings[f.Pong.PingId]; ok {
+		if sign, ok := s.pings[f.Pong.PingId]; ok {
 			maps.DeleteFunc(s.pings, func(id int64, _ time.Time) bool { return id <= f.Pong.PingId })
-			s.m.confirm(sent)
+			s.m.confirm(sign)
 		}
 	case *coordinatorv1.JoinResponse_Fenced:
 		err := rpc.FromProto(f.Fenced.GetError())
@@ -203,7 +203,7 @@ func (s *memberStream) onOpened(o *coordinatorv1.MemberOpened) {
 	if d := o.PingInterval; d.IsValid() && d.AsDuration() > 0 {
 		s.interval = min(s.interval, d.AsDuration())
 	}
-	m.confirmed = s.openSent
+	m.confirmed = s.openSign
 	m.ackDue = m.acked > 0
 	m.lastSeq = 0
 	for _, c := range m.commits {
@@ -214,11 +214,11 @@ func (s *memberStream) onOpened(o *coordinatorv1.MemberOpened) {
 	poke(m.ready)
 }
 
-func (m *Member) confirm(sent time.Time) {
+func (m *Member) confirm(sign time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if sent.After(m.confirmed) {
-		m.confirmed = sent
+	if sign.After(m.confirmed) {
+		m.confirmed = sign
 	}
 }
 
@@ -280,11 +280,37 @@ func (m *Member) committed(r *coordinatorv1.CommitResult) *rpc.Error {
 	return nil
 }
 
-// ping asks for a sign that the membership stands.
-func (s *memberStream) ping() {
+// signRetry is how soon to look again for a sign of life of the application when
+// there is none to tell of.
+const signRetry = 100 * time.Millisecond
+
+// newestSign is when the application last gave a sign of life. It never goes back.
+func (m *Member) newestSign() time.Time {
+	if m.cfg.LastSign == nil {
+		return time.Now()
+	}
+	if sign := m.cfg.LastSign(); sign.After(m.sign) {
+		m.sign = sign
+	}
+	return m.sign
+}
+
+// send sends a frame, and gives the sign of life that it tells of.
+func (s *memberStream) send(f *coordinatorv1.JoinRequest) time.Time {
+	sign := s.m.newestSign()
+	if s.m.cfg.LastSign != nil {
+		f.Silence = durationpb.New(max(0, time.Since(sign)))
+	}
+	s.link.send(f)
+	return sign
+}
+
+// ping asks for a sign that the membership stands, unless the application has given
+// none since the last ping. It tells when to do so again.
+func (s *memberStream) ping() time.Duration {
 	m := s.m
-	if m.cfg.Alive != nil && !m.cfg.Alive() {
-		return
+	if sign := m.newestSign(); !sign.After(s.pinged) {
+		return min(s.interval, signRetry)
 	}
 	m.mu.Lock()
 	attach, epoch := m.attach, m.epoch
@@ -294,10 +320,11 @@ func (s *memberStream) ping() {
 	}
 	progress := s.progress()
 	s.lastPing++
-	s.pings[s.lastPing] = time.Now()
-	s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Ping{
+	s.pinged = s.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Ping{
 		Ping: &coordinatorv1.MemberPing{PingId: s.lastPing, Attach: attach, MemberEpoch: epoch, Progress: progress},
 	}})
+	s.pings[s.lastPing] = s.pinged
+	return s.interval
 }
 
 // flush sends what is due: acknowledgements before commits, so that these find the
@@ -307,7 +334,7 @@ func (s *memberStream) flush() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.begun) > 0 {
-		s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Revoking{
+		s.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Revoking{
 			Revoking: &coordinatorv1.MemberRevoking{Attach: m.attach, Partitions: ownedToProto(m.begun)},
 		}})
 		m.begun = nil
@@ -315,7 +342,7 @@ func (s *memberStream) flush() {
 	if m.ackDue {
 		m.ackDue = false
 		m.epoch = max(m.epoch, m.acked)
-		s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Ack{
+		s.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Ack{
 			Ack: &coordinatorv1.AssignmentAck{Attach: m.attach, MemberEpoch: m.acked, Owned: ownedToProto(m.owned)},
 		}})
 	}
@@ -325,13 +352,13 @@ func (s *memberStream) flush() {
 		}
 		m.lastSeq++
 		c.seq, c.ever = m.lastSeq, true
-		s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Commit{
+		s.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Commit{
 			Commit: &coordinatorv1.MemberCommit{Attach: m.attach, MemberEpoch: m.epoch, Sequence: c.seq, Offsets: c.offsets},
 		}})
 	}
 	if m.leaving && !s.left {
 		s.left = true
-		s.link.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Leave{Leave: &coordinatorv1.MemberLeave{Attach: m.attach}}})
+		s.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Leave{Leave: &coordinatorv1.MemberLeave{Attach: m.attach}}})
 	}
 }
 

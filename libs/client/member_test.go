@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -258,20 +259,53 @@ func TestMemberWaitsForACoordinator(t *testing.T) {
 	})
 }
 
-func TestSilentApplicationIsNotPingedFor(t *testing.T) {
+// The session of a member that another process speaks for counts from its own last
+// sign of life: nothing that is sent for it meanwhile makes it younger, there is no
+// ping without a newer one, and one that comes late is told of soon.
+func TestSessionCountsFromTheLastSign(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		mesh := newFakeMesh(t, 1)
-		mesh.topic("t", 1, 1<<20)
+		topic := mesh.topic("t", 1, 1<<20)
 		mesh.startCoordinator(1)
 		mesh.shards(1)
-		m := join(t, mesh.client(Config{}), MemberConfig{Group: "g", MemberID: "a", Topics: []string{"t"}, Alive: func() bool { return false }})
-		nextAssignment(t, m)
-		until := m.DeliverUntil()
-		<-time.After(time.Minute)
-		mesh.mu.Lock()
-		defer mesh.mu.Unlock()
-		if !m.DeliverUntil().Equal(until) || mesh.group("g").members["a"].pings > 0 {
-			t.Error("a dead application was pinged for")
+		const session = 15 * time.Second
+		var sign atomic.Pointer[time.Time]
+		give := func(at time.Time) { sign.Store(&at) }
+		give(time.Now())
+		m := join(t, mesh.client(Config{}), MemberConfig{
+			Group: "g", MemberID: "a", Topics: []string{"t"}, SessionTimeout: session, LastSign: func() time.Time { return *sign.Load() },
+		})
+		as := nextAssignment(t, m)
+		pings := func() (n int, silence time.Duration) {
+			synctest.Wait()
+			mesh.member("g", func(mem *fakeMember) { n, silence = mem.pings, mem.silence })
+			return n, silence
+		}
+		first := *sign.Load()
+		<-time.After(10 * time.Second)
+		m.Ack(as.MemberEpoch, ownedOf(as))
+		if _, err := m.Commit(soon(t), []CommitOffset{{TopicPartition: topic.at(0), NextOffset: 1, LeaderEpoch: -1, AssignmentEpoch: as.Partitions[0].AssignmentEpoch}}); err != nil {
+			t.Fatal(err)
+		}
+		if n, silence := pings(); n > 0 || silence < 10*time.Second {
+			t.Errorf("%d pings for an application that is silent; a commit for it tells %v of silence", n, silence)
+		}
+		if until := m.DeliverUntil(); !until.Equal(first.Add(session)) {
+			t.Errorf("deliveries stop %v after its last sign", until.Sub(first))
+		}
+		<-time.After(50 * time.Millisecond)
+		give(time.Now())
+		second := *sign.Load()
+		<-time.After(signRetry + 10*time.Millisecond)
+		if n, silence := pings(); n != 1 || silence > signRetry {
+			t.Errorf("%d pings soon after a sign, the last telling %v of silence", n, silence)
+		}
+		if until := m.DeliverUntil(); !until.Equal(second.Add(session)) {
+			t.Errorf("deliveries stop %v after its last sign", until.Sub(second))
+		}
+		<-time.After(session)
+		if n, _ := pings(); n != 1 {
+			t.Errorf("%d pings for one sign", n)
 		}
 	})
 }

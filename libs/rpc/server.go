@@ -14,7 +14,6 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -48,8 +47,13 @@ type ServerConfig struct {
 	// Keepalive is the policy towards clients; zero: DefaultKeepalivePolicy.
 	Keepalive KeepalivePolicy
 	// PingAfter is the silence on a connection after which the server pings its
-	// client, who has as long to answer before it is cut off; at least 1 s; 0: 15 s.
+	// client; at least 1 s; 0: 15 s.
 	PingAfter time.Duration
+	// PingTimeout is how long the client has to answer before it is cut off; 0: as
+	// long as PingAfter.
+	PingTimeout time.Duration
+	// NoteReads has each connection note when bytes of its client came, for LastRead.
+	NoteReads bool
 	// StreamGrace is how long streams may go on once a shutdown has begun and no
 	// unary call is left; 0: 1 s.
 	StreamGrace time.Duration
@@ -94,6 +98,9 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.PingAfter <= 0 {
 		cfg.PingAfter = 15 * time.Second
 	}
+	if cfg.PingTimeout <= 0 {
+		cfg.PingTimeout = cfg.PingAfter
+	}
 	if cfg.StreamGrace <= 0 {
 		cfg.StreamGrace = time.Second
 	}
@@ -116,15 +123,15 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.WaitForHandlers(true),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.PingAfter, Timeout: cfg.PingAfter}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.PingAfter, Timeout: cfg.PingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: cfg.Keepalive.MinTime, PermitWithoutStream: cfg.Keepalive.PermitWithoutStream,
 		}),
 		grpc.ChainUnaryInterceptor(unary...),
 		grpc.ChainStreamInterceptor(stream...),
 	}
-	if cfg.TLS != nil {
-		opts = append(opts, grpc.Creds(credentials.NewTLS(cfg.TLS)))
+	if creds := serverCredentials(&cfg); creds != nil {
+		opts = append(opts, grpc.Creds(creds))
 	}
 	if traces(cfg.TracerProvider) {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(traceOptions(cfg.TracerProvider)...)))

@@ -89,6 +89,12 @@ const (
 	maxLinger          = 10 * time.Second
 	maxDeliveryTimeout = time.Hour
 	chunkBytes         = 128 << 10 // of records in one message
+
+	// Once a second, the most that gRPC allows, a silent client's connection is asked
+	// for a sign of life, from which a group member's session counts. It ends after ten
+	// seconds of silence, so that a client which merely stalls keeps its streams.
+	pingAfter   = time.Second
+	pingTimeout = 9 * time.Second
 )
 
 // drainTimeout is how long streams go on once the gateway stops, and leaves a part
@@ -109,6 +115,6 @@ func (c *Config) limits() handler.Limits {
 		MaxProduceStreams: c.MaxProduceStreams, MaxConsumeStreams: c.MaxConsumeStreams, MaxProduceBytes: c.MaxBufferedBytes,
 		MaxProducers: c.MaxProducers, BatchBytes: c.BatchBytes, FetchBytes: c.FetchBytes,
 		MaxResponseBytes: c.MaxResponseBytes, MaxDecodedBytes: c.MaxDecodedBytes,
-		AdminTimeout: c.AdminTimeout, MarksTimeout: c.MarksTimeout, ProxiedClients: c.ProxiedClients,
+		AdminTimeout: c.AdminTimeout, MarksTimeout: c.MarksTimeout, ProxiedClients: c.ProxiedClients, PingAfter: pingAfter,
 	}
 }

@@ -137,9 +137,8 @@ func (g *Gateway) serverConfig(deps service.Deps) rpc.ServerConfig {
 			Process: g.process, ClusterId: g.watcher.Image().ClusterID(), Handshake: rpc.LocalHandshake(),
 		}
 	})
-	// A member's session is as good as its client's connection, so that a dead host
-	// has to be noticed in less than a session timeout.
-	cfg.PingAfter = 5 * time.Second
+	// A member's session counts from what its client's connection last brought.
+	cfg.PingAfter, cfg.PingTimeout, cfg.NoteReads = pingAfter, pingTimeout, true
 	// A little more than the sessions give themselves, so that they end in words.
 	cfg.StreamGrace = g.cfg.drainTimeout() + 500*time.Millisecond
 	return cfg

@@ -152,10 +152,6 @@ func (c *churn) step() {
 		c.quiet = time.Now().Add(2 * churnSession)
 	case n < 10 && maySilence && len(c.working) > 1:
 		w := c.pick()
-		if w.stream { // see TestSilentClients
-			c.working = append(c.working, w)
-			return
-		}
 		c.paused = w
 		c.act("pause", w.name)
 		w.signal(syscall.SIGSTOP)

@@ -46,12 +46,16 @@ type (
 		// MaxProcessing is how long a record may wait while nothing of its partition is
 		// released, before the member is expelled; 0: for ever.
 		MaxProcessing time.Duration
+		// Silence is how long ago a member that resumes gave its last sign of life, where
+		// another process speaks for it; 0: this is one. So it is in the events below.
+		Silence time.Duration
 	}
 	// Ack says what a member holds, having taken in the assignment of Epoch.
 	Ack struct {
 		Group, Member string
 		Attach, Epoch int64
 		Owned         []Owned
+		Silence       time.Duration
 	}
 	// Commit commits offsets for a member.
 	Commit struct {
@@ -59,6 +63,7 @@ type (
 		Group, Member           string
 		Attach, Epoch, Sequence int64
 		Offsets                 []OffsetCommit
+		Silence                 time.Duration
 	}
 	// AdminCommit commits offsets for a group without members.
 	AdminCommit struct {
@@ -87,12 +92,14 @@ type (
 		Group, Member string
 		Attach        int64
 		Progress      []Progress // what changed since the last ping, at least
+		Silence       time.Duration
 	}
 	// Revoking is a sign of life: the member hands out no more records of Parts.
 	Revoking struct {
 		Group, Member string
 		Attach        int64
 		Parts         []Owned
+		Silence       time.Duration
 	}
 	// Leave ends a membership. A static member only lets go of its partitions; its
 	// place is kept until its session timeout.

@@ -385,6 +385,35 @@ func TestCommitsOfALaterMembershipAreNoRepetitions(t *testing.T) {
 	}
 }
 
+// The session counts from the last sign of life that frames tell of, not from when
+// they come, and no frame makes it older.
+func TestSessionCountsFromTheLastSign(t *testing.T) {
+	cfg := DefaultConfig()
+	h := newShard(t, cfg, topicA)
+	m1 := h.peer("m1", "a").join()
+	h.pass(cfg.SessionTimeout / 3)
+	m1.silence = time.Second // the last sign
+	if err := m1.ping(); err != nil {
+		t.Fatal(err)
+	}
+	left := cfg.SessionTimeout - time.Second - time.Millisecond
+	h.pass(left / 2)
+	m1.silence = time.Hour
+	m1.ack()
+	if err := m1.commit(a0, 1); err != nil {
+		t.Fatal(err)
+	}
+	m1.join()
+	h.pass(left - left/2)
+	if d := h.describe("g"); len(d.Members) != 1 {
+		t.Fatalf("described as %+v before the session timeout", d)
+	}
+	h.pass(time.Millisecond)
+	if d := h.describe("g"); len(d.Members) != 0 {
+		t.Fatalf("described as %+v one session timeout after the last sign", d)
+	}
+}
+
 func TestBrokenStreamIsNoLeave(t *testing.T) {
 	cfg := DefaultConfig()
 	h := newShard(t, cfg, topicA)

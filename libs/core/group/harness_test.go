@@ -186,6 +186,7 @@ type peer struct {
 	assignor            string
 	start               StartPolicy
 	maxProcessing       time.Duration
+	silence             time.Duration // that its frames tell of
 	fenced              *Error
 	seen                int
 	assignments         int
@@ -209,7 +210,7 @@ func (p *peer) tryJoin() *Error {
 	e := Open{
 		Req: p.h.req(), Group: p.group, Member: p.id, Instance: p.instance, Topics: p.topics,
 		Attach: p.attach, SessionTimeout: p.session, RebalanceTimeout: p.rebalance, Assignor: p.assignor,
-		Start: p.start, MaxProcessing: p.maxProcessing,
+		Start: p.start, MaxProcessing: p.maxProcessing, Silence: p.silence,
 	}
 	e.Owned = p.owned()
 	p.seen = len(p.h.sent)
@@ -284,7 +285,7 @@ func (p *peer) take(a Assignment) {
 
 func (p *peer) ack() {
 	p.h.t.Helper()
-	p.h.step(Ack{Group: p.group, Member: p.id, Attach: p.attach, Epoch: p.epoch, Owned: p.owned()})
+	p.h.step(Ack{Group: p.group, Member: p.id, Attach: p.attach, Epoch: p.epoch, Owned: p.owned(), Silence: p.silence})
 }
 
 func (p *peer) giveUp() {
@@ -302,7 +303,7 @@ func (p *peer) commit(part Part, next int64) *Error {
 
 func (p *peer) commitAs(attach, epoch, seq int64, o OffsetCommit) *Error {
 	p.h.t.Helper()
-	r := p.h.ask(Commit{Req: p.h.req(), Group: p.group, Member: p.id, Attach: attach, Epoch: epoch, Sequence: seq, Offsets: []OffsetCommit{o}})
+	r := p.h.ask(Commit{Req: p.h.req(), Group: p.group, Member: p.id, Attach: attach, Epoch: epoch, Sequence: seq, Offsets: []OffsetCommit{o}, Silence: p.silence})
 	if r.Err != nil {
 		return r.Err
 	}
@@ -314,7 +315,7 @@ func (p *peer) commitAs(attach, epoch, seq int64, o OffsetCommit) *Error {
 
 func (p *peer) ping(progress ...Progress) *Error {
 	p.h.t.Helper()
-	return p.h.ask(Ping{Req: p.h.req(), Group: p.group, Member: p.id, Attach: p.attach, Progress: progress}).Err
+	return p.h.ask(Ping{Req: p.h.req(), Group: p.group, Member: p.id, Attach: p.attach, Progress: progress, Silence: p.silence}).Err
 }
 
 func (p *peer) leave() {

@@ -45,10 +45,11 @@ func (s *State) nextAttach() int64 {
 	return s.lastAttach
 }
 
-// sign notes a sign of life. A replaced member's session runs out in any case.
-func (s *State) sign(m *member, now Now) {
+// sign notes a sign of life that is as old as silence. A replaced member's session
+// runs out in any case.
+func (s *State) sign(m *member, now Now, silence time.Duration) {
 	if m.value.ReplacedBy == "" {
-		m.seen = now.Mono
+		m.seen = max(m.seen, now.Mono-max(silence, 0))
 	}
 }
 
@@ -235,7 +236,7 @@ func (s *State) resume(now Now, g *group, m *member, e Open) {
 	changed := m.resubscribe(e)
 	m.value.Attach = s.nextAttach()
 	m.attached, m.gone, m.mustSend = true, false, true
-	m.seen = now.Mono
+	m.seen = max(m.seen, now.Mono-max(e.Silence, 0))
 	freed := s.restate(now, g, m, e.Owned)
 	m.sent, m.sentAt = max(m.sent, m.value.Epoch), 0
 	for _, p := range freed {
@@ -244,7 +245,7 @@ func (s *State) resume(now Now, g *group, m *member, e Open) {
 	s.moved[g.name] = true
 	s.writeMember(g, m)
 	s.reply(e.Req, m.opened())
-	s.wakeBy(now.Mono + e.SessionTimeout)
+	s.wakeBy(m.seen + e.SessionTimeout)
 	s.reconcile(now, g, m, "member resumed")
 	s.offer(now, g, freed)
 	if changed {
@@ -369,7 +370,7 @@ func (s *State) ping(now Now, e Ping) {
 		s.refuse(e.Req, err)
 		return
 	}
-	s.sign(m, now)
+	s.sign(m, now, e.Silence)
 	s.tell(m, now, e.Progress)
 	s.reply(e.Req, Pong{})
 }
@@ -380,7 +381,7 @@ func (s *State) heed(now Now, e Revoking) {
 	if m == nil {
 		return
 	}
-	s.sign(m, now)
+	s.sign(m, now, e.Silence)
 	for _, o := range e.Parts {
 		if h := m.owned[o.Part]; h != nil && h.revoking && h.epoch == o.Epoch && h.heeded == 0 {
 			h.heeded = now.Mono

@@ -13,7 +13,7 @@ func (s *State) commit(now Now, e Commit) {
 		s.refuse(e.Req, err)
 		return
 	}
-	s.sign(m, now)
+	s.sign(m, now, e.Silence)
 	var done CommitDone
 	for _, o := range e.Offsets {
 		if err := s.checkCommit(g, m, e, o); err != nil {

@@ -259,7 +259,7 @@ func (s *State) ack(now Now, e Ack) {
 		return
 	}
 	g := s.groups[e.Group]
-	s.sign(m, now)
+	s.sign(m, now, e.Silence)
 	if e.Epoch > m.sent {
 		return // of an assignment that was never sent
 	}

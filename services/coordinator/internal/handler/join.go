@@ -2,6 +2,7 @@ package handler
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -63,17 +64,18 @@ func (c *conn) frame(ctx context.Context, f *coordinatorv1.JoinRequest) error {
 		return err
 	}
 	key := memberKey{f.GetGroup(), f.GetMemberId()}
+	silence := f.GetSilence().AsDuration()
 	switch m := f.GetMessage().(type) {
 	case *coordinatorv1.JoinRequest_Open:
-		return c.open(ctx, key, m.Open)
+		return c.open(ctx, key, m.Open, silence)
 	case *coordinatorv1.JoinRequest_Ack:
-		return c.ack(ctx, key, m.Ack)
+		return c.ack(ctx, key, m.Ack, silence)
 	case *coordinatorv1.JoinRequest_Commit:
-		return c.commit(ctx, key, m.Commit)
+		return c.commit(ctx, key, m.Commit, silence)
 	case *coordinatorv1.JoinRequest_Ping:
-		return c.ping(ctx, key, m.Ping)
+		return c.ping(ctx, key, m.Ping, silence)
 	case *coordinatorv1.JoinRequest_Revoking:
-		return c.revoking(ctx, key, m.Revoking)
+		return c.revoking(ctx, key, m.Revoking, silence)
 	case *coordinatorv1.JoinRequest_Leave:
 		return c.leave(ctx, key, m.Leave)
 	}
@@ -107,12 +109,13 @@ func (c *conn) shardOf(key memberKey) *shard.Shard {
 	return nil
 }
 
-func (c *conn) open(ctx context.Context, key memberKey, m *coordinatorv1.MemberOpen) error {
+func (c *conn) open(ctx context.Context, key memberKey, m *coordinatorv1.MemberOpen, silence time.Duration) error {
 	event, bad := open(key.group, key.member, m)
 	if bad != nil {
 		c.fence(key, bad)
 		return nil
 	}
+	event.Silence = silence
 	s, err := c.h.manager.For(key.group)
 	if err == nil {
 		err = c.begin(key, s)
@@ -181,27 +184,27 @@ func (c *conn) openDone(key memberKey, s *shard.Shard, r group.Reply) {
 	})
 }
 
-func (c *conn) ack(ctx context.Context, key memberKey, m *coordinatorv1.AssignmentAck) error {
+func (c *conn) ack(ctx context.Context, key memberKey, m *coordinatorv1.AssignmentAck, silence time.Duration) error {
 	holds, err := owned(m.GetOwned())
 	if err != nil {
 		return err
 	}
 	return c.post(ctx, key, shard.Request{Make: func(uint64) group.Event {
-		return group.Ack{Group: key.group, Member: key.member, Attach: m.GetAttach(), Epoch: m.GetMemberEpoch(), Owned: holds}
+		return group.Ack{Group: key.group, Member: key.member, Attach: m.GetAttach(), Epoch: m.GetMemberEpoch(), Owned: holds, Silence: silence}
 	}})
 }
 
-func (c *conn) revoking(ctx context.Context, key memberKey, m *coordinatorv1.MemberRevoking) error {
+func (c *conn) revoking(ctx context.Context, key memberKey, m *coordinatorv1.MemberRevoking, silence time.Duration) error {
 	parts, err := owned(m.GetPartitions())
 	if err != nil {
 		return err
 	}
 	return c.post(ctx, key, shard.Request{Make: func(uint64) group.Event {
-		return group.Revoking{Group: key.group, Member: key.member, Attach: m.GetAttach(), Parts: parts}
+		return group.Revoking{Group: key.group, Member: key.member, Attach: m.GetAttach(), Parts: parts, Silence: silence}
 	}})
 }
 
-func (c *conn) commit(ctx context.Context, key memberKey, m *coordinatorv1.MemberCommit) error {
+func (c *conn) commit(ctx context.Context, key memberKey, m *coordinatorv1.MemberCommit, silence time.Duration) error {
 	offsets, bad := commits(m.GetOffsets())
 	if bad != nil {
 		c.commitResult(key, m.GetSequence(), bad, nil)
@@ -218,7 +221,7 @@ func (c *conn) commit(ctx context.Context, key memberKey, m *coordinatorv1.Membe
 		Make: func(req uint64) group.Event {
 			return group.Commit{
 				Req: req, Group: key.group, Member: key.member, Attach: m.GetAttach(),
-				Epoch: m.GetMemberEpoch(), Sequence: m.GetSequence(), Offsets: offsets,
+				Epoch: m.GetMemberEpoch(), Sequence: m.GetSequence(), Offsets: offsets, Silence: silence,
 			}
 		},
 		Done: func(r group.Reply) {
@@ -254,7 +257,7 @@ func (c *conn) commitResult(key memberKey, sequence int64, err *rpc.Error, refus
 	})
 }
 
-func (c *conn) ping(ctx context.Context, key memberKey, m *coordinatorv1.MemberPing) error {
+func (c *conn) ping(ctx context.Context, key memberKey, m *coordinatorv1.MemberPing, silence time.Duration) error {
 	s := c.shardOf(key)
 	if s == nil {
 		return nil
@@ -265,7 +268,7 @@ func (c *conn) ping(ctx context.Context, key memberKey, m *coordinatorv1.MemberP
 	}
 	return c.unlessLost(c.ask(ctx, s, shard.Request{
 		Make: func(req uint64) group.Event {
-			return group.Ping{Req: req, Group: key.group, Member: key.member, Attach: m.GetAttach(), Progress: told}
+			return group.Ping{Req: req, Group: key.group, Member: key.member, Attach: m.GetAttach(), Progress: told, Silence: silence}
 		},
 		Done: func(r group.Reply) {
 			if r.Err != nil {

@@ -39,7 +39,7 @@ func (h *Handler) Consume(stream gatewayv1.ConsumerService_ConsumeServer) error 
 		session:  session.NewConsume(h.cfg.Now(), h.cfg.Limits.Consume, h.cfg.Identity),
 		messages: make(chan consumeReceived), permits: make(chan struct{}, 1),
 		out: make(chan session.Outgoing), idle: make(chan struct{}),
-		news: newQueue[func(time.Time)](), commits: newQueue[session.ConsumeCommit](),
+		news: newQueue[func(time.Time)](), commits: newQueue[session.ConsumeCommit](), began: h.cfg.Now(),
 	}
 	// The reader ends with the stream, which is only after the handler returned.
 	h.readers.Go(s.read)
@@ -73,9 +73,10 @@ type consumeStream struct {
 	left    bool // the membership has ended; nothing to detach
 	work    sync.WaitGroup
 
-	statusAt time.Time    // when to look next what reading waits for
-	offered  time.Time    // when the sender was last given a message
-	heard    atomic.Int64 // when the client's last message came, in ns since 1970
+	statusAt time.Time // when to look next what reading waits for
+	offered  time.Time // when the sender was last given a message
+	began    time.Time
+	heard    atomic.Int64 // when the client's last message came, in ns since began
 	// progress is what the member tells its coordinator with its next ping; nil: nothing.
 	progress atomic.Pointer[[]client.MemberProgress]
 	// sessionTimeout is the member's; written before the member begins.
@@ -230,17 +231,26 @@ func (s *consumeStream) lastProgress() []client.MemberProgress {
 	return nil
 }
 
-// alive reports whether the client is there. The server's HTTP/2 pings end the stream
-// of one that is gone, unless a proxy answers them: then messages count, and nothing
-// else.
-func (s *consumeStream) alive() bool {
-	if s.ctx.Err() != nil {
-		return false
+// lastSign is when the client last gave a sign of life: bytes on its own connection,
+// where the server's HTTP/2 pings ask for some every PingAfter. Behind a proxy, which
+// answers those, messages count, and nothing else. It is called by the member's own
+// goroutine.
+func (s *consumeStream) lastSign() time.Time {
+	heard := s.began.Add(time.Duration(s.heard.Load()))
+	if s.h.cfg.Limits.ProxiedClients || s.ctx.Err() != nil {
+		return heard
 	}
-	if !s.h.cfg.Limits.ProxiedClients {
-		return true
+	read, noted := rpc.LastRead(s.ctx)
+	if !noted {
+		return heard
 	}
-	return s.h.cfg.Now().Sub(time.Unix(0, s.heard.Load())) < s.sessionTimeout
+	// In a short session a client cannot be asked often enough: there a sign is good
+	// for a while. The least session is a second; then it is three quarters of one.
+	good := read.Add(max(0, s.h.cfg.Limits.PingAfter-s.sessionTimeout/4))
+	if now := time.Now(); good.After(now) {
+		return now
+	}
+	return good
 }
 
 // heldBackRetry is how often a stream looks whether its session was confirmed.
@@ -325,7 +335,7 @@ func (s *consumeStream) offer(now time.Time) error {
 
 func (s *consumeStream) receive(m consumeReceived) {
 	now := s.h.cfg.Now()
-	s.heard.Store(now.UnixNano())
+	s.heard.Store(int64(now.Sub(s.began)))
 	switch {
 	case errors.Is(m.err, io.EOF):
 		s.session.HalfClose(now)

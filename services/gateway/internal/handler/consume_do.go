@@ -227,7 +227,7 @@ func (s *consumeStream) joinWith(settings session.ConsumeSettings, owned []clien
 		SessionTimeout: settings.SessionTimeout, RebalanceTimeout: settings.RebalanceTimeout,
 		ClientID: settings.ClientID, ClientHost: s.clientHost(), MaxProcessing: settings.MaxProcessing,
 		ResetPolicy: resetPolicy(settings.StartAt), ResetDuration: settings.StartByDuration, ResetTimestamp: time.UnixMilli(settings.StartTimestampMs),
-		LeaveStarts: settings.LeaveOffsets, Progress: s.lastProgress, Alive: s.alive,
+		LeaveStarts: settings.LeaveOffsets, Progress: s.lastProgress, LastSign: s.lastSign,
 	})
 	if err != nil {
 		s.session.Fail(err)

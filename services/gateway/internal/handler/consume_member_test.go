@@ -1,14 +1,20 @@
 package handler
 
 import (
+	"context"
+	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
+	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/libs/record"
 )
 
@@ -61,6 +67,94 @@ func TestMemberTellsItsProgress(t *testing.T) {
 	}
 }
 
+// pausingConn is a client's connection that stands still while pause is locked, as
+// that of a process does which is stopped.
+type pausingConn struct {
+	net.Conn
+	pause sync.RWMutex
+}
+
+func (c *pausingConn) wait() {
+	c.pause.RLock()
+	defer c.pause.RUnlock()
+}
+
+func (c *pausingConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.wait()
+	return n, err
+}
+
+func (c *pausingConn) Write(b []byte) (int, error) {
+	c.wait()
+	return c.Conn.Write(b)
+}
+
+// TestSignsOfLife come from the client's own connection: while it stands still there
+// are none, although the stream goes on, and records wait to be read.
+//
+// case 42: there are some of a client that reads nothing.
+func TestSignsOfLife(t *testing.T) {
+	r := newRig(t, func(_ *Limits, m *fakeMesh, _ *Config) {
+		m.onFetch = func(f *fakeFetcher, _ client.FetchStart) {
+			f.mu.Lock()
+			f.endless = 32 << 10
+			f.mu.Unlock()
+			f.push()
+		}
+	})
+	link := &pausingConn{}
+	conn, err := grpc.NewClient(r.addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(func(_ context.Context, addr string) (net.Conn, error) {
+		raw, err := net.Dial("tcp", addr)
+		link.Conn = raw
+		return link, err
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	s, err := gatewayv1.NewConsumerServiceClient(conn).Consume(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(&gatewayv1.ConsumeRequest{Message: &gatewayv1.ConsumeRequest_Open{Open: &gatewayv1.ConsumeOpen{
+		Group: "g", Topics: []string{"a"}, SessionTimeout: durationpb.New(10 * time.Second),
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	m := r.mesh.member(t, 0)
+	m.assign(1, 0, 1)
+	joined := m.cfg.LastSign()
+	eventually(t, "an unread client answers pings", func() bool { return m.cfg.LastSign().Sub(joined) > 2*time.Second })
+	link.pause.Lock()
+	eventually(t, "a client that stands still gives no sign", func() bool { return time.Since(m.cfg.LastSign()) > 3*time.Second })
+	stopped := m.cfg.LastSign()
+	if m.has("detach")() {
+		t.Error("its stream has ended")
+	}
+	link.pause.Unlock()
+	eventually(t, "it goes on", func() bool { return m.cfg.LastSign().After(stopped) })
+}
+
+// TestShortSession: where the client cannot be asked often enough, a sign of life is
+// good for a while, so that a session of a second does not lapse between two.
+func TestShortSession(t *testing.T) {
+	r := newRig(t, nil)
+	r.subscribe(t, testContext(t), &gatewayv1.ConsumeOpen{Group: "g", Topics: []string{"a"}, SessionTimeout: durationpb.New(time.Second)})
+	r.subscribe(t, testContext(t), &gatewayv1.ConsumeOpen{Group: "g", Topics: []string{"a"}, SessionTimeout: durationpb.New(15 * time.Second)})
+	short, long := r.mesh.member(t, 0).cfg, r.mesh.member(t, 1).cfg
+	eventually(t, "a sign is good for three quarters of a second", func() bool {
+		// Both are on one connection; the sign of the second is as old as the bytes.
+		of, s, again := long.LastSign(), short.LastSign(), long.LastSign()
+		return of.Equal(again) && s.Sub(of) == 750*time.Millisecond
+	})
+	if early := short.LastSign().After(time.Now()); early {
+		t.Error("a sign in the future")
+	}
+}
+
 // TestProxiedClients live by their messages alone.
 func TestProxiedClients(t *testing.T) {
 	var ahead atomic.Int64
@@ -71,17 +165,14 @@ func TestProxiedClients(t *testing.T) {
 	c := r.subscribe(t, testContext(t), &gatewayv1.ConsumeOpen{Group: "g", Topics: []string{"a"}, SessionTimeout: durationpb.New(15 * time.Second)})
 	m := r.mesh.member(t, 0)
 	c.get()
+	opened := m.cfg.LastSign()
 	ahead.Store(int64(10 * time.Second))
-	if !m.cfg.Alive() {
-		t.Error("it is taken for dead within its session timeout")
-	}
-	ahead.Store(int64(16 * time.Second))
-	if m.cfg.Alive() {
-		t.Error("it has said nothing for longer than its session timeout, and is taken to live")
+	if sign := m.cfg.LastSign(); !sign.Equal(opened) {
+		t.Errorf("it has sent nothing, and its last sign is %v younger", sign.Sub(opened))
 	}
 	c.ping(1)
 	c.until("pong", func(m *gatewayv1.ConsumeResponse) bool { return m.GetPong() != nil })
-	if !m.cfg.Alive() {
-		t.Error("it has sent a message, and is taken for dead")
+	if sign := m.cfg.LastSign(); sign.Sub(opened) < 9*time.Second {
+		t.Errorf("it has sent a message, and its last sign is only %v younger", sign.Sub(opened))
 	}
 }

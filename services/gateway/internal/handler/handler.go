@@ -36,6 +36,7 @@ type Limits struct {
 	AdminTimeout      time.Duration // of admin calls without a deadline
 	MarksTimeout      time.Duration // that a description waits for brokers
 	ProxiedClients    bool          // HTTP/2 pings say nothing about whether a client lives
+	PingAfter         time.Duration // of silence on a client's connection, until the server sends an HTTP/2 ping
 }
 
 // Config is what a Handler needs. All fields are required unless stated.

@@ -110,6 +110,7 @@ type rig struct {
 	mesh       *fakeMesh
 	controller *fakeController
 	server     *rpc.Server
+	addr       string
 	produce    gatewayv1.ProducerServiceClient
 	consume    gatewayv1.ConsumerServiceClient
 	admin      gatewayv1.AdminServiceClient
@@ -126,7 +127,7 @@ func testLimits() Limits {
 			ChunkBytes: 64 << 10, MaxMessageBytes: 16 << 20,
 		},
 		MaxProduceStreams: 100, MaxConsumeStreams: 100, MaxProduceBytes: 16 << 20, MaxProducers: 4, BatchBytes: 64 << 10,
-		FetchBytes: 1 << 20, MaxResponseBytes: 256 << 10, MaxDecodedBytes: 16 << 20, AdminTimeout: 5 * time.Second, MarksTimeout: time.Second,
+		FetchBytes: 1 << 20, MaxResponseBytes: 256 << 10, MaxDecodedBytes: 16 << 20, AdminTimeout: 5 * time.Second, MarksTimeout: time.Second, PingAfter: time.Second,
 	}
 }
 
@@ -174,7 +175,7 @@ func newRig(t *testing.T, change func(*Limits, *fakeMesh, *Config)) *rig {
 			t.Error(err)
 		}
 	})
-	if r.server, err = rpc.NewServer(rpc.ServerConfig{StreamGrace: 5 * time.Second}); err != nil {
+	if r.server, err = rpc.NewServer(rpc.ServerConfig{StreamGrace: 5 * time.Second, PingAfter: time.Second, PingTimeout: 9 * time.Second, NoteReads: true}); err != nil {
 		t.Fatal(err)
 	}
 	cfg := Config{
@@ -192,6 +193,7 @@ func newRig(t *testing.T, change func(*Limits, *fakeMesh, *Config)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.addr = lis.Addr().String()
 	wg.Go(func() {
 		if err := r.server.Serve(lis); err != nil {
 			t.Error(err)

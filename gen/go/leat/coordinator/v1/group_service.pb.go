@@ -236,7 +236,11 @@ type JoinRequest struct {
 	//	*JoinRequest_Ping
 	//	*JoinRequest_Revoking
 	//	*JoinRequest_Leave
-	Message       isJoinRequest_Message `protobuf_oneof:"message"`
+	Message isJoinRequest_Message `protobuf_oneof:"message"`
+	// How long ago the member's application gave its last sign of life: its session
+	// counts from then. For who speaks for another process; absent: the frame is such
+	// a sign.
+	Silence       *durationpb.Duration `protobuf:"bytes,10,opt,name=silence,proto3" json:"silence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -351,6 +355,13 @@ func (x *JoinRequest) GetLeave() *MemberLeave {
 		if x, ok := x.Message.(*JoinRequest_Leave); ok {
 			return x.Leave
 		}
+	}
+	return nil
+}
+
+func (x *JoinRequest) GetSilence() *durationpb.Duration {
+	if x != nil {
+		return x.Silence
 	}
 	return nil
 }
@@ -3677,7 +3688,7 @@ var File_leat_coordinator_v1_group_service_proto protoreflect.FileDescriptor
 
 const file_leat_coordinator_v1_group_service_proto_rawDesc = "" +
 	"\n" +
-	"'leat/coordinator/v1/group_service.proto\x12\x13leat.coordinator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leat/type/v1/error.proto\x1a\x1cleat/type/v1/handshake.proto\"\xe9\x03\n" +
+	"'leat/coordinator/v1/group_service.proto\x12\x13leat.coordinator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leat/type/v1/error.proto\x1a\x1cleat/type/v1/handshake.proto\"\x9e\x04\n" +
 	"\vJoinRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1b\n" +
 	"\tmember_id\x18\x02 \x01(\tR\bmemberId\x12<\n" +
@@ -3687,7 +3698,9 @@ const file_leat_coordinator_v1_group_service_proto_rawDesc = "" +
 	"\x06commit\x18\x06 \x01(\v2!.leat.coordinator.v1.MemberCommitH\x00R\x06commit\x125\n" +
 	"\x04ping\x18\a \x01(\v2\x1f.leat.coordinator.v1.MemberPingH\x00R\x04ping\x12A\n" +
 	"\brevoking\x18\b \x01(\v2#.leat.coordinator.v1.MemberRevokingH\x00R\brevoking\x128\n" +
-	"\x05leave\x18\t \x01(\v2 .leat.coordinator.v1.MemberLeaveH\x00R\x05leaveB\t\n" +
+	"\x05leave\x18\t \x01(\v2 .leat.coordinator.v1.MemberLeaveH\x00R\x05leave\x123\n" +
+	"\asilence\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\asilenceB\t\n" +
 	"\amessage\"a\n" +
 	"\vJoinInitial\x125\n" +
 	"\thandshake\x18\x01 \x01(\v2\x17.leat.type.v1.HandshakeR\thandshake\x12\x1b\n" +
@@ -4040,8 +4053,8 @@ var file_leat_coordinator_v1_group_service_proto_goTypes = []any{
 	(*RevokingPartition)(nil),     // 45: leat.coordinator.v1.RevokingPartition
 	(*DeleteGroupRequest)(nil),    // 46: leat.coordinator.v1.DeleteGroupRequest
 	(*DeleteGroupResponse)(nil),   // 47: leat.coordinator.v1.DeleteGroupResponse
-	(*v1.Handshake)(nil),          // 48: leat.type.v1.Handshake
-	(*durationpb.Duration)(nil),   // 49: google.protobuf.Duration
+	(*durationpb.Duration)(nil),   // 48: google.protobuf.Duration
+	(*v1.Handshake)(nil),          // 49: leat.type.v1.Handshake
 	(*v1.Process)(nil),            // 50: leat.type.v1.Process
 	(*v1.Error)(nil),              // 51: leat.type.v1.Error
 	(*timestamppb.Timestamp)(nil), // 52: google.protobuf.Timestamp
@@ -4054,92 +4067,93 @@ var file_leat_coordinator_v1_group_service_proto_depIdxs = []int32{
 	10, // 4: leat.coordinator.v1.JoinRequest.ping:type_name -> leat.coordinator.v1.MemberPing
 	12, // 5: leat.coordinator.v1.JoinRequest.revoking:type_name -> leat.coordinator.v1.MemberRevoking
 	13, // 6: leat.coordinator.v1.JoinRequest.leave:type_name -> leat.coordinator.v1.MemberLeave
-	48, // 7: leat.coordinator.v1.JoinInitial.handshake:type_name -> leat.type.v1.Handshake
-	49, // 8: leat.coordinator.v1.MemberOpen.session_timeout:type_name -> google.protobuf.Duration
-	49, // 9: leat.coordinator.v1.MemberOpen.rebalance_timeout:type_name -> google.protobuf.Duration
-	6,  // 10: leat.coordinator.v1.MemberOpen.owned:type_name -> leat.coordinator.v1.OwnedPartition
-	0,  // 11: leat.coordinator.v1.MemberOpen.reset_policy:type_name -> leat.coordinator.v1.OffsetResetPolicy
-	49, // 12: leat.coordinator.v1.MemberOpen.reset_by_duration:type_name -> google.protobuf.Duration
-	49, // 13: leat.coordinator.v1.MemberOpen.max_processing:type_name -> google.protobuf.Duration
-	6,  // 14: leat.coordinator.v1.AssignmentAck.owned:type_name -> leat.coordinator.v1.OwnedPartition
-	9,  // 15: leat.coordinator.v1.MemberCommit.offsets:type_name -> leat.coordinator.v1.OffsetCommit
-	11, // 16: leat.coordinator.v1.MemberPing.progress:type_name -> leat.coordinator.v1.MemberProgress
-	49, // 17: leat.coordinator.v1.MemberProgress.oldest_unprocessed_age:type_name -> google.protobuf.Duration
-	1,  // 18: leat.coordinator.v1.MemberProgress.waiting_for:type_name -> leat.coordinator.v1.WaitingFor
-	6,  // 19: leat.coordinator.v1.MemberRevoking.partitions:type_name -> leat.coordinator.v1.OwnedPartition
-	15, // 20: leat.coordinator.v1.JoinResponse.initial:type_name -> leat.coordinator.v1.JoinInitialResponse
-	16, // 21: leat.coordinator.v1.JoinResponse.opened:type_name -> leat.coordinator.v1.MemberOpened
-	17, // 22: leat.coordinator.v1.JoinResponse.assignment:type_name -> leat.coordinator.v1.Assignment
-	19, // 23: leat.coordinator.v1.JoinResponse.commit_result:type_name -> leat.coordinator.v1.CommitResult
-	21, // 24: leat.coordinator.v1.JoinResponse.pong:type_name -> leat.coordinator.v1.MemberPong
-	22, // 25: leat.coordinator.v1.JoinResponse.fenced:type_name -> leat.coordinator.v1.MemberFenced
-	23, // 26: leat.coordinator.v1.JoinResponse.left:type_name -> leat.coordinator.v1.MemberLeft
-	48, // 27: leat.coordinator.v1.JoinInitialResponse.handshake:type_name -> leat.type.v1.Handshake
-	50, // 28: leat.coordinator.v1.JoinInitialResponse.coordinator:type_name -> leat.type.v1.Process
-	49, // 29: leat.coordinator.v1.MemberOpened.ping_interval:type_name -> google.protobuf.Duration
-	49, // 30: leat.coordinator.v1.MemberOpened.session_timeout:type_name -> google.protobuf.Duration
-	18, // 31: leat.coordinator.v1.Assignment.partitions:type_name -> leat.coordinator.v1.AssignedPartition
-	49, // 32: leat.coordinator.v1.Assignment.revocation_timeout:type_name -> google.protobuf.Duration
-	51, // 33: leat.coordinator.v1.CommitResult.error:type_name -> leat.type.v1.Error
-	20, // 34: leat.coordinator.v1.CommitResult.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
-	51, // 35: leat.coordinator.v1.PartitionCommitError.error:type_name -> leat.type.v1.Error
-	51, // 36: leat.coordinator.v1.MemberFenced.error:type_name -> leat.type.v1.Error
-	25, // 37: leat.coordinator.v1.FetchOffsetsRequest.partitions:type_name -> leat.coordinator.v1.GroupPartition
-	27, // 38: leat.coordinator.v1.FetchOffsetsResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
-	52, // 39: leat.coordinator.v1.CommittedOffset.committed_at:type_name -> google.protobuf.Timestamp
-	9,  // 40: leat.coordinator.v1.CommitOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
-	20, // 41: leat.coordinator.v1.CommitOffsetsResponse.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
-	9,  // 42: leat.coordinator.v1.ResetOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
-	49, // 43: leat.coordinator.v1.ResetOffsetsRequest.revocation_timeout:type_name -> google.protobuf.Duration
-	32, // 44: leat.coordinator.v1.ResetOffsetsResponse.offsets:type_name -> leat.coordinator.v1.ResetOffset
-	51, // 45: leat.coordinator.v1.ResetOffset.error:type_name -> leat.type.v1.Error
-	35, // 46: leat.coordinator.v1.SimulateGroupResponse.members:type_name -> leat.coordinator.v1.SimulatedMember
-	36, // 47: leat.coordinator.v1.SimulateGroupResponse.moves:type_name -> leat.coordinator.v1.PartitionMove
-	25, // 48: leat.coordinator.v1.SimulatedMember.partitions:type_name -> leat.coordinator.v1.GroupPartition
-	39, // 49: leat.coordinator.v1.ListGroupsResponse.groups:type_name -> leat.coordinator.v1.GroupSummary
-	2,  // 50: leat.coordinator.v1.GroupSummary.state:type_name -> leat.coordinator.v1.GroupState
-	39, // 51: leat.coordinator.v1.DescribeGroupResponse.summary:type_name -> leat.coordinator.v1.GroupSummary
-	44, // 52: leat.coordinator.v1.DescribeGroupResponse.members:type_name -> leat.coordinator.v1.GroupMember
-	27, // 53: leat.coordinator.v1.DescribeGroupResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
-	42, // 54: leat.coordinator.v1.DescribeGroupResponse.rebalances:type_name -> leat.coordinator.v1.Rebalance
-	43, // 55: leat.coordinator.v1.DescribeGroupResponse.unowned:type_name -> leat.coordinator.v1.UnownedPartition
-	52, // 56: leat.coordinator.v1.Rebalance.started_at:type_name -> google.protobuf.Timestamp
-	36, // 57: leat.coordinator.v1.Rebalance.moves:type_name -> leat.coordinator.v1.PartitionMove
-	52, // 58: leat.coordinator.v1.Rebalance.finished_at:type_name -> google.protobuf.Timestamp
-	49, // 59: leat.coordinator.v1.Rebalance.longest_unowned:type_name -> google.protobuf.Duration
-	49, // 60: leat.coordinator.v1.Rebalance.total_unowned:type_name -> google.protobuf.Duration
-	49, // 61: leat.coordinator.v1.UnownedPartition.since:type_name -> google.protobuf.Duration
-	6,  // 62: leat.coordinator.v1.GroupMember.owned:type_name -> leat.coordinator.v1.OwnedPartition
-	6,  // 63: leat.coordinator.v1.GroupMember.target:type_name -> leat.coordinator.v1.OwnedPartition
-	49, // 64: leat.coordinator.v1.GroupMember.session_timeout:type_name -> google.protobuf.Duration
-	49, // 65: leat.coordinator.v1.GroupMember.rebalance_timeout:type_name -> google.protobuf.Duration
-	49, // 66: leat.coordinator.v1.GroupMember.max_processing:type_name -> google.protobuf.Duration
-	49, // 67: leat.coordinator.v1.GroupMember.last_sign:type_name -> google.protobuf.Duration
-	11, // 68: leat.coordinator.v1.GroupMember.progress:type_name -> leat.coordinator.v1.MemberProgress
-	45, // 69: leat.coordinator.v1.GroupMember.revoking:type_name -> leat.coordinator.v1.RevokingPartition
-	25, // 70: leat.coordinator.v1.GroupMember.stuck:type_name -> leat.coordinator.v1.GroupPartition
-	49, // 71: leat.coordinator.v1.RevokingPartition.remaining:type_name -> google.protobuf.Duration
-	3,  // 72: leat.coordinator.v1.GroupService.Join:input_type -> leat.coordinator.v1.JoinRequest
-	24, // 73: leat.coordinator.v1.GroupService.FetchOffsets:input_type -> leat.coordinator.v1.FetchOffsetsRequest
-	28, // 74: leat.coordinator.v1.GroupService.CommitOffsets:input_type -> leat.coordinator.v1.CommitOffsetsRequest
-	30, // 75: leat.coordinator.v1.GroupService.ResetOffsets:input_type -> leat.coordinator.v1.ResetOffsetsRequest
-	33, // 76: leat.coordinator.v1.GroupService.SimulateGroup:input_type -> leat.coordinator.v1.SimulateGroupRequest
-	37, // 77: leat.coordinator.v1.GroupService.ListGroups:input_type -> leat.coordinator.v1.ListGroupsRequest
-	40, // 78: leat.coordinator.v1.GroupService.DescribeGroup:input_type -> leat.coordinator.v1.DescribeGroupRequest
-	46, // 79: leat.coordinator.v1.GroupService.DeleteGroup:input_type -> leat.coordinator.v1.DeleteGroupRequest
-	14, // 80: leat.coordinator.v1.GroupService.Join:output_type -> leat.coordinator.v1.JoinResponse
-	26, // 81: leat.coordinator.v1.GroupService.FetchOffsets:output_type -> leat.coordinator.v1.FetchOffsetsResponse
-	29, // 82: leat.coordinator.v1.GroupService.CommitOffsets:output_type -> leat.coordinator.v1.CommitOffsetsResponse
-	31, // 83: leat.coordinator.v1.GroupService.ResetOffsets:output_type -> leat.coordinator.v1.ResetOffsetsResponse
-	34, // 84: leat.coordinator.v1.GroupService.SimulateGroup:output_type -> leat.coordinator.v1.SimulateGroupResponse
-	38, // 85: leat.coordinator.v1.GroupService.ListGroups:output_type -> leat.coordinator.v1.ListGroupsResponse
-	41, // 86: leat.coordinator.v1.GroupService.DescribeGroup:output_type -> leat.coordinator.v1.DescribeGroupResponse
-	47, // 87: leat.coordinator.v1.GroupService.DeleteGroup:output_type -> leat.coordinator.v1.DeleteGroupResponse
-	80, // [80:88] is the sub-list for method output_type
-	72, // [72:80] is the sub-list for method input_type
-	72, // [72:72] is the sub-list for extension type_name
-	72, // [72:72] is the sub-list for extension extendee
-	0,  // [0:72] is the sub-list for field type_name
+	48, // 7: leat.coordinator.v1.JoinRequest.silence:type_name -> google.protobuf.Duration
+	49, // 8: leat.coordinator.v1.JoinInitial.handshake:type_name -> leat.type.v1.Handshake
+	48, // 9: leat.coordinator.v1.MemberOpen.session_timeout:type_name -> google.protobuf.Duration
+	48, // 10: leat.coordinator.v1.MemberOpen.rebalance_timeout:type_name -> google.protobuf.Duration
+	6,  // 11: leat.coordinator.v1.MemberOpen.owned:type_name -> leat.coordinator.v1.OwnedPartition
+	0,  // 12: leat.coordinator.v1.MemberOpen.reset_policy:type_name -> leat.coordinator.v1.OffsetResetPolicy
+	48, // 13: leat.coordinator.v1.MemberOpen.reset_by_duration:type_name -> google.protobuf.Duration
+	48, // 14: leat.coordinator.v1.MemberOpen.max_processing:type_name -> google.protobuf.Duration
+	6,  // 15: leat.coordinator.v1.AssignmentAck.owned:type_name -> leat.coordinator.v1.OwnedPartition
+	9,  // 16: leat.coordinator.v1.MemberCommit.offsets:type_name -> leat.coordinator.v1.OffsetCommit
+	11, // 17: leat.coordinator.v1.MemberPing.progress:type_name -> leat.coordinator.v1.MemberProgress
+	48, // 18: leat.coordinator.v1.MemberProgress.oldest_unprocessed_age:type_name -> google.protobuf.Duration
+	1,  // 19: leat.coordinator.v1.MemberProgress.waiting_for:type_name -> leat.coordinator.v1.WaitingFor
+	6,  // 20: leat.coordinator.v1.MemberRevoking.partitions:type_name -> leat.coordinator.v1.OwnedPartition
+	15, // 21: leat.coordinator.v1.JoinResponse.initial:type_name -> leat.coordinator.v1.JoinInitialResponse
+	16, // 22: leat.coordinator.v1.JoinResponse.opened:type_name -> leat.coordinator.v1.MemberOpened
+	17, // 23: leat.coordinator.v1.JoinResponse.assignment:type_name -> leat.coordinator.v1.Assignment
+	19, // 24: leat.coordinator.v1.JoinResponse.commit_result:type_name -> leat.coordinator.v1.CommitResult
+	21, // 25: leat.coordinator.v1.JoinResponse.pong:type_name -> leat.coordinator.v1.MemberPong
+	22, // 26: leat.coordinator.v1.JoinResponse.fenced:type_name -> leat.coordinator.v1.MemberFenced
+	23, // 27: leat.coordinator.v1.JoinResponse.left:type_name -> leat.coordinator.v1.MemberLeft
+	49, // 28: leat.coordinator.v1.JoinInitialResponse.handshake:type_name -> leat.type.v1.Handshake
+	50, // 29: leat.coordinator.v1.JoinInitialResponse.coordinator:type_name -> leat.type.v1.Process
+	48, // 30: leat.coordinator.v1.MemberOpened.ping_interval:type_name -> google.protobuf.Duration
+	48, // 31: leat.coordinator.v1.MemberOpened.session_timeout:type_name -> google.protobuf.Duration
+	18, // 32: leat.coordinator.v1.Assignment.partitions:type_name -> leat.coordinator.v1.AssignedPartition
+	48, // 33: leat.coordinator.v1.Assignment.revocation_timeout:type_name -> google.protobuf.Duration
+	51, // 34: leat.coordinator.v1.CommitResult.error:type_name -> leat.type.v1.Error
+	20, // 35: leat.coordinator.v1.CommitResult.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
+	51, // 36: leat.coordinator.v1.PartitionCommitError.error:type_name -> leat.type.v1.Error
+	51, // 37: leat.coordinator.v1.MemberFenced.error:type_name -> leat.type.v1.Error
+	25, // 38: leat.coordinator.v1.FetchOffsetsRequest.partitions:type_name -> leat.coordinator.v1.GroupPartition
+	27, // 39: leat.coordinator.v1.FetchOffsetsResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
+	52, // 40: leat.coordinator.v1.CommittedOffset.committed_at:type_name -> google.protobuf.Timestamp
+	9,  // 41: leat.coordinator.v1.CommitOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
+	20, // 42: leat.coordinator.v1.CommitOffsetsResponse.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
+	9,  // 43: leat.coordinator.v1.ResetOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
+	48, // 44: leat.coordinator.v1.ResetOffsetsRequest.revocation_timeout:type_name -> google.protobuf.Duration
+	32, // 45: leat.coordinator.v1.ResetOffsetsResponse.offsets:type_name -> leat.coordinator.v1.ResetOffset
+	51, // 46: leat.coordinator.v1.ResetOffset.error:type_name -> leat.type.v1.Error
+	35, // 47: leat.coordinator.v1.SimulateGroupResponse.members:type_name -> leat.coordinator.v1.SimulatedMember
+	36, // 48: leat.coordinator.v1.SimulateGroupResponse.moves:type_name -> leat.coordinator.v1.PartitionMove
+	25, // 49: leat.coordinator.v1.SimulatedMember.partitions:type_name -> leat.coordinator.v1.GroupPartition
+	39, // 50: leat.coordinator.v1.ListGroupsResponse.groups:type_name -> leat.coordinator.v1.GroupSummary
+	2,  // 51: leat.coordinator.v1.GroupSummary.state:type_name -> leat.coordinator.v1.GroupState
+	39, // 52: leat.coordinator.v1.DescribeGroupResponse.summary:type_name -> leat.coordinator.v1.GroupSummary
+	44, // 53: leat.coordinator.v1.DescribeGroupResponse.members:type_name -> leat.coordinator.v1.GroupMember
+	27, // 54: leat.coordinator.v1.DescribeGroupResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
+	42, // 55: leat.coordinator.v1.DescribeGroupResponse.rebalances:type_name -> leat.coordinator.v1.Rebalance
+	43, // 56: leat.coordinator.v1.DescribeGroupResponse.unowned:type_name -> leat.coordinator.v1.UnownedPartition
+	52, // 57: leat.coordinator.v1.Rebalance.started_at:type_name -> google.protobuf.Timestamp
+	36, // 58: leat.coordinator.v1.Rebalance.moves:type_name -> leat.coordinator.v1.PartitionMove
+	52, // 59: leat.coordinator.v1.Rebalance.finished_at:type_name -> google.protobuf.Timestamp
+	48, // 60: leat.coordinator.v1.Rebalance.longest_unowned:type_name -> google.protobuf.Duration
+	48, // 61: leat.coordinator.v1.Rebalance.total_unowned:type_name -> google.protobuf.Duration
+	48, // 62: leat.coordinator.v1.UnownedPartition.since:type_name -> google.protobuf.Duration
+	6,  // 63: leat.coordinator.v1.GroupMember.owned:type_name -> leat.coordinator.v1.OwnedPartition
+	6,  // 64: leat.coordinator.v1.GroupMember.target:type_name -> leat.coordinator.v1.OwnedPartition
+	48, // 65: leat.coordinator.v1.GroupMember.session_timeout:type_name -> google.protobuf.Duration
+	48, // 66: leat.coordinator.v1.GroupMember.rebalance_timeout:type_name -> google.protobuf.Duration
+	48, // 67: leat.coordinator.v1.GroupMember.max_processing:type_name -> google.protobuf.Duration
+	48, // 68: leat.coordinator.v1.GroupMember.last_sign:type_name -> google.protobuf.Duration
+	11, // 69: leat.coordinator.v1.GroupMember.progress:type_name -> leat.coordinator.v1.MemberProgress
+	45, // 70: leat.coordinator.v1.GroupMember.revoking:type_name -> leat.coordinator.v1.RevokingPartition
+	25, // 71: leat.coordinator.v1.GroupMember.stuck:type_name -> leat.coordinator.v1.GroupPartition
+	48, // 72: leat.coordinator.v1.RevokingPartition.remaining:type_name -> google.protobuf.Duration
+	3,  // 73: leat.coordinator.v1.GroupService.Join:input_type -> leat.coordinator.v1.JoinRequest
+	24, // 74: leat.coordinator.v1.GroupService.FetchOffsets:input_type -> leat.coordinator.v1.FetchOffsetsRequest
+	28, // 75: leat.coordinator.v1.GroupService.CommitOffsets:input_type -> leat.coordinator.v1.CommitOffsetsRequest
+	30, // 76: leat.coordinator.v1.GroupService.ResetOffsets:input_type -> leat.coordinator.v1.ResetOffsetsRequest
+	33, // 77: leat.coordinator.v1.GroupService.SimulateGroup:input_type -> leat.coordinator.v1.SimulateGroupRequest
+	37, // 78: leat.coordinator.v1.GroupService.ListGroups:input_type -> leat.coordinator.v1.ListGroupsRequest
+	40, // 79: leat.coordinator.v1.GroupService.DescribeGroup:input_type -> leat.coordinator.v1.DescribeGroupRequest
+	46, // 80: leat.coordinator.v1.GroupService.DeleteGroup:input_type -> leat.coordinator.v1.DeleteGroupRequest
+	14, // 81: leat.coordinator.v1.GroupService.Join:output_type -> leat.coordinator.v1.JoinResponse
+	26, // 82: leat.coordinator.v1.GroupService.FetchOffsets:output_type -> leat.coordinator.v1.FetchOffsetsResponse
+	29, // 83: leat.coordinator.v1.GroupService.CommitOffsets:output_type -> leat.coordinator.v1.CommitOffsetsResponse
+	31, // 84: leat.coordinator.v1.GroupService.ResetOffsets:output_type -> leat.coordinator.v1.ResetOffsetsResponse
+	34, // 85: leat.coordinator.v1.GroupService.SimulateGroup:output_type -> leat.coordinator.v1.SimulateGroupResponse
+	38, // 86: leat.coordinator.v1.GroupService.ListGroups:output_type -> leat.coordinator.v1.ListGroupsResponse
+	41, // 87: leat.coordinator.v1.GroupService.DescribeGroup:output_type -> leat.coordinator.v1.DescribeGroupResponse
+	47, // 88: leat.coordinator.v1.GroupService.DeleteGroup:output_type -> leat.coordinator.v1.DeleteGroupResponse
+	81, // [81:89] is the sub-list for method output_type
+	73, // [73:81] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_leat_coordinator_v1_group_service_proto_init() }
