@@ -55,16 +55,28 @@ func (l *Log) TruncateTo(offset int64) (end int64, err error) {
 	if at.filler == nil && at.end < start {
 		return start, l.reset(start)
 	}
-	if err := l.updateMarks(func(m *marks) { m.cleanedBelow = min(m.cleanedBelow, at.end) }); err != nil {
-		return end, err
+	// What may meet damage and what needs room come first: neither changes anything.
+	state, snapshots, err := l.producersAt(v.segs[:i+1], l.snapshots, at.end)
+	if err != nil {
+		var corrupt *CorruptError
+		if errors.As(err, &corrupt) {
+			return end, err
+		}
+		return end, l.fail("truncate", err)
 	}
-	// What needs room comes first: a full disk changes nothing.
 	epochs := l.epochs.below(at.end)
 	staged, err := epochs.stage(l.fs, l.dir)
 	if err != nil {
 		return end, l.diskError("truncate", err)
 	}
-	if err := l.cutAt(i, &at, epochs, staged); err != nil {
+	if err := l.updateMarks(func(m *marks) { m.cleanedBelow = min(m.cleanedBelow, at.end) }); err != nil {
+		return end, err
+	}
+	err = l.cutAt(i, &at, epochs, staged)
+	if err == nil {
+		err = l.adoptProducers(state, snapshots, at.end)
+	}
+	if err != nil {
 		return end, l.fail("truncate", err)
 	}
 	return at.end, nil
@@ -221,7 +233,7 @@ func (l *Log) cutAt(i int, at *cutPlace, epochs epochCache, staged vfs.StagedFil
 	l.segs = left
 	l.end, l.durable, l.epochs = at.end, min(l.durable, at.end), epochs
 	l.mu.Unlock()
-	return l.restoreProducers(left, l.snapshots, at.end)
+	return nil
 }
 
 // cut drops all entries from number keep on, durably, and notes how many bytes of

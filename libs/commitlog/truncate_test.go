@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/leat-io/leat/libs/record"
@@ -360,5 +361,57 @@ func TestGapIsNoHole(t *testing.T) {
 	}
 	if want := 1 + (second-10)/3; int64(len(got)) < want {
 		t.Fatalf("%d records, want %d: %+v", len(got), want, r)
+	}
+}
+
+// A truncation that meets damage below the place where it cuts, or a full disk, changes
+// nothing, and the log goes on.
+func TestTruncateChangesNothingWhereItFails(t *testing.T) {
+	disk := newFS(t)
+	faulty := errorfs.Wrap(disk)
+	l, _ := mustOpen(t, testOptions(faulty))
+	for i := range 6 {
+		mustAppend(t, l, batch(t, 1, strings.Repeat("d", 1000), int64(100+i)), int32(i/3))
+	}
+	mustSync(t, l)
+	unchanged := func(what string) {
+		t.Helper()
+		if l.Err() != nil || l.EndOffset() != 6 || l.LatestEpoch() != 1 {
+			t.Fatalf("%s: the log ends at %d in epoch %d: %v", what, l.EndOffset(), l.LatestEpoch(), l.Err())
+		}
+	}
+
+	faulty.Add(errorfs.Rule{Ops: []errorfs.Op{errorfs.OpCreate, errorfs.OpWrite}, Err: syscall.ENOSPC})
+	var full *NoSpaceError
+	if _, err := l.TruncateTo(3); !errors.As(err, &full) {
+		t.Fatalf("on a full disk: %v", err)
+	}
+	faulty.Clear()
+	unchanged("after a full disk")
+
+	f, err := disk.Open(segmentPath(testDir, 0, logSuffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	magic := make([]byte, 1)
+	if _, err := f.ReadAt(magic, 16); err != nil {
+		t.Fatal(err)
+	}
+	flip := func(to byte) {
+		t.Helper()
+		if _, err := f.WriteAt([]byte{to}, 16); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flip(7)
+	var corrupt *CorruptError
+	if _, err := l.TruncateTo(5); !errors.As(err, &corrupt) || errors.Is(err, ErrFailed) {
+		t.Fatalf("in a damaged log: %v", err)
+	}
+	unchanged("after damage")
+	flip(magic[0])
+	if end, err := l.TruncateTo(3); err != nil || end != 3 || l.LatestEpoch() != 0 {
+		t.Fatalf("ends at %d in epoch %d: %v", end, l.LatestEpoch(), err)
 	}
 }

@@ -409,7 +409,7 @@ func (b *broker) make(p *part, rec cluster.Partition) *replica {
 	r.verdict = verdict
 	if old != nil {
 		r.log, r.fresh, r.hwNoted, r.pardoned = old.log, old.fresh, old.hwNoted, old.pardoned
-		if r.log != nil && r.log.Err() != nil {
+		if r.log != nil && r.log.Err() != nil && !old.condemned {
 			return nil // its disk has failed
 		}
 	}

@@ -235,8 +235,8 @@ func outOfFiles(err error) bool {
 }
 
 // failed takes the replica down after an I/O error, and its disk unless the disk
-// is merely full, descriptors ran out, or the log is closed because its topic is
-// deleted. The caller holds mu.
+// is merely full, descriptors ran out, this log alone is damaged, or it is closed
+// because its topic is deleted. The caller holds mu.
 func (r *Replica) failed(op int64, err error) {
 	kind := partition.FailedIO
 	switch {
@@ -252,7 +252,8 @@ func (r *Replica) failed(op int64, err error) {
 	}
 	deleted := r.core.Down() == partition.ReasonTopicDeleted
 	r.step(partition.IOFailed{Op: op, Kind: kind})
-	if kind == partition.FailedIO && !deleted && !outOfFiles(err) {
+	var corrupt *commitlog.CorruptError
+	if kind == partition.FailedIO && !deleted && !outOfFiles(err) && !errors.As(err, &corrupt) {
 		r.m.diskFailed(r.stored().Disk, err)
 	}
 }
