@@ -127,7 +127,12 @@ func (c *Controller) build(deps service.Deps) error {
 	c.group.Add("metadata", immediately(c.store.Run))
 	c.group.Add("registration", immediately(c.registrar.Run))
 	c.group.Add("liveness", immediately(c.monitor.Run))
-	c.group.Add("election", immediately(func(ctx context.Context) error { return c.election.Run(ctx, c.loop.Lead) }))
+	c.group.Add("election", immediately(func(ctx context.Context) error {
+		return c.election.Run(ctx, func(ctx context.Context, term *registry.Term) {
+			c.store.Doubt()
+			c.loop.Lead(ctx, term)
+		})
+	}))
 	c.group.Add("serving", c.becomeReady)
 	return nil
 }

@@ -201,12 +201,15 @@ func (s *Store) askProgress(ctx context.Context) error {
 			s.logger.Debug("cannot ask etcd for its progress", "error", err)
 		}
 		cancel()
+		doubted := false
 		select {
 		case <-tick.C:
+		case <-s.doubted:
+			doubted = true
 		case <-ctx.Done():
 			return nil
 		}
-		if s.lastConfirmed().Equal(before) {
+		if doubted || s.lastConfirmed().Equal(before) {
 			if err := s.confirm(ctx); err != nil {
 				return err
 			}

@@ -46,6 +46,7 @@ type Store struct {
 	subs      map[*Subscription]struct{}
 
 	failing bool // Run's: trouble has been logged
+	doubted chan struct{}
 
 	lists atomic.Int64  // how often everything has been listed
 	etcd  atomic.Uint64 // id of the etcd cluster; 0 before its first answer
@@ -55,7 +56,17 @@ type Store struct {
 func New(client *clientv3.Client, keys registry.Keys, logger *slog.Logger) *Store {
 	return &Store{
 		client: client, keys: keys, logger: logger, state: cluster.NewState(),
-		confirmed: time.Now(), changed: make(chan struct{}), subs: map[*Subscription]struct{}{},
+		confirmed: time.Now(), changed: make(chan struct{}), doubted: make(chan struct{}, 1), subs: map[*Subscription]struct{}{},
+	}
+}
+
+// Doubt has the store ask etcd at once whether it has gone back in time. Whoever is
+// elected calls it: elections raise etcd's revision, and once that has passed what the
+// store has followed nothing is to be seen any more.
+func (s *Store) Doubt() {
+	select {
+	case s.doubted <- struct{}{}:
+	default:
 	}
 }
 
