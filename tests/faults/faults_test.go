@@ -258,14 +258,12 @@ func (n *nemesis) end() {
 	n.r.SameLogs(mainTopic, 2*time.Minute)
 }
 
-var badLog = regexp.MustCompile(`panic|DATA RACE|INTERNAL_BUG|fatal error|level=ERROR.*(assert|invariant)`)
-
 // report writes the report and fails the test if something was found.
 func (n *nemesis) report(seed uint64) {
 	for name, text := range n.r.Logs() {
 		found := 0
 		for line := range strings.Lines(text) {
-			if badLog.MatchString(line) && found < 3 {
+			if rig.BadLog.MatchString(line) && found < 3 {
 				found++
 				n.l.h.problem("the log of %s: %s", name, strings.TrimSpace(line))
 			}

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -90,7 +88,7 @@ func start(t *testing.T, o rig.Options) *rig.Rig {
 	}
 	began := time.Now()
 	r := rig.New(t, o)
-	t.Cleanup(func() { checkLogs(t, r, time.Since(began)) })
+	t.Cleanup(func() { r.CheckLogs(time.Since(began)) })
 	r.UpAll()
 	r.WaitReady(limit)
 	return r
@@ -184,24 +182,4 @@ func quantile(of []time.Duration, q float64) time.Duration {
 	}
 	slices.Sort(of)
 	return of[min(len(of)-1, int(q*float64(len(of))))].Round(10 * time.Microsecond)
-}
-
-var badLog = regexp.MustCompile(`panic|DATA RACE|INTERNAL_BUG|fatal error|level=ERROR.*(assert|invariant)`)
-
-// checkLogs demands that no process found a bug in itself or talks too much.
-func checkLogs(t *testing.T, r *rig.Rig, ran time.Duration) {
-	t.Helper()
-	for name, text := range r.Logs() {
-		n := strings.Count(text, "\n")
-		if most := 2000 + int(100*ran.Seconds()); n > most {
-			t.Errorf("%s wrote %d lines in %v", name, n, ran)
-		}
-		found := 0
-		for line := range strings.Lines(text) {
-			if badLog.MatchString(line) && found < 5 {
-				found++
-				t.Errorf("%s: %s", name, line)
-			}
-		}
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -121,7 +120,7 @@ func (s *starter) plan(o rig.Options) *rig.Rig {
 	}
 	began := time.Now()
 	r := rig.New(s.t, o)
-	s.t.Cleanup(func() { checkLogs(s.t, r, time.Since(began)) })
+	s.t.Cleanup(func() { r.CheckLogs(time.Since(began)) })
 	return r
 }
 
@@ -134,24 +133,4 @@ func topic(t *testing.T, r *rig.Rig, name string, partitions int, configs ...str
 	}
 	r.MustLeat(args...)
 	r.WaitInSync(name, 30*time.Second)
-}
-
-var badLog = regexp.MustCompile(`panic|DATA RACE|INTERNAL_BUG|fatal error|level=ERROR.*(assert|invariant)`)
-
-// checkLogs demands that no process found a bug in itself or talks too much.
-func checkLogs(t *testing.T, r *rig.Rig, ran time.Duration) {
-	t.Helper()
-	for name, text := range r.Logs() {
-		n := strings.Count(text, "\n")
-		if limit := 2000 + int(100*ran.Seconds()); n > limit {
-			t.Errorf("%s wrote %d lines in %v", name, n, ran)
-		}
-		found := 0
-		for line := range strings.Lines(text) {
-			if badLog.MatchString(line) && found < 5 {
-				found++
-				t.Errorf("%s: %s", name, line)
-			}
-		}
-	}
 }
