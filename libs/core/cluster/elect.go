@@ -46,7 +46,7 @@ func (v brokerView) leads(p *Partition) bool {
 // in place.
 func (v brokerView) elect(p *Partition, config *topicconfig.Config, hints Hints) WaitKind {
 	if v.state.neverLed(p) {
-		return v.first(p, hints)
+		return v.first(p, config, hints)
 	}
 	var wait WaitKind
 	if !v.leads(p) {
@@ -81,10 +81,26 @@ func trim(p *Partition) {
 
 // first elects a partition's first leader, from those whose folder exists durably:
 // once every living replica has told of its own, or a wait is over. Nobody can have
-// a record yet, so that those who are silent or fenced merely leave the ISR.
-func (v brokerView) first(p *Partition, hints Hints) WaitKind {
-	var told []int32
-	silent := false
+// a record yet, so that those who are silent or fenced merely leave the ISR. Fewer than
+// min.insync.replicas are waited for, unless the operator asks for a leader: they could
+// take no record with acks=all, and with their disks the last who may lead would be lost.
+func (v brokerView) first(p *Partition, config *topicconfig.Config, hints Hints) WaitKind {
+	told, silent := v.tellers(p)
+	least := int(minISR(p, config))
+	if hints.Forced {
+		least = 1
+	}
+	if len(told) < max(least, 1) || silent && !hints.overdue(Wait{p.id(), p.LeaderEpoch, WaitFolders}) {
+		return WaitFolders
+	}
+	p.ISR, p.ELR, p.Barred = told, nil, nil
+	v.lead(p, told[0])
+	return 0
+}
+
+// tellers lists the living replicas of a partition that have told of their folders, in
+// order, and whether a living one is yet to tell.
+func (v brokerView) tellers(p *Partition) (told []int32, silent bool) {
 	for _, b := range p.Replicas {
 		life, ok := v.unfenced(b)
 		if !ok {
@@ -100,12 +116,7 @@ func (v brokerView) first(p *Partition, hints Hints) WaitKind {
 			silent = true
 		}
 	}
-	if len(told) == 0 || silent && !hints.overdue(Wait{p.id(), p.LeaderEpoch, WaitFolders}) {
-		return WaitFolders
-	}
-	p.ISR, p.ELR, p.Barred = told, nil, nil
-	v.lead(p, told[0])
-	return 0
+	return told, silent
 }
 
 // choose elects a leader, or none, and tells what is waited for.

@@ -19,7 +19,8 @@ type WaitKind int
 // The kinds of waits.
 const (
 	// WaitFolders: the first leader is elected once every living replica has told
-	// that its folder is there, or, overdue, among those that have.
+	// that its folder is there, or, overdue, among those that have; in no case among
+	// fewer than min.insync.replicas.
 	WaitFolders WaitKind = iota + 1
 	// WaitUnclean: only an unclean election is left, which the topic allows once no
 	// earlier leader can commit on its own any more.
@@ -39,6 +40,9 @@ type Hints struct {
 	// a few seconds for folders, the lease's TTL and a margin for an unclean
 	// election. nil: none has.
 	Overdue func(Wait) bool
+	// Forced: the operator asks for a first leader although fewer than
+	// min.insync.replicas have a folder.
+	Forced bool
 }
 
 // overdue asks the hint.

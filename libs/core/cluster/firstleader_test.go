@@ -86,14 +86,58 @@ func TestFirstLeaderWithoutTheDead(t *testing.T) {
 	if q := w.now(p); !q.Leader.IsZero() {
 		t.Fatalf("1 has not told: %+v", q)
 	}
-	w.stop(t, 1) // who has not told is dead: nobody is left to wait for
+	w.tell(t, p, 1, Intact) // nobody is left to wait for
 	q := w.now(p)
-	if q.Leader.ID != 2 || !slices.Equal(q.ISR, []int32{2}) || len(q.ELR) != 0 || q.MinISR != 2 {
+	if q.Leader.ID != 1 || !slices.Equal(q.ISR, []int32{1, 2}) || len(q.ELR) != 0 || q.MinISR != 2 {
 		t.Fatalf("%+v", q)
 	}
-	// They come back with nothing, are not barred, and follow.
+	// It comes back with nothing, is not barred, and follows.
+	w.start(t, 3, nil)
+	if q = w.now(p); len(q.Barred) != 0 || !slices.Equal(q.ISR, []int32{1, 2}) {
+		t.Errorf("%+v", q)
+	}
+}
+
+// Alone in sync, with nobody beside it, a first leader would be all that there is: its
+// disk would take with it everybody who may lead (simulation seed 9000335).
+func TestFirstLeaderWaitsForEnough(t *testing.T) {
+	w, e := fresh(t)
+	p := e.Value
+	w.tell(t, p, 2, Intact)
+	w.stop(t, 3)
+	w.stop(t, 1)
+	plan, err := Reconcile(w.State, overdue(WaitFolders))
+	w.apply(t, plan, err)
+	if q := w.now(p); !q.Leader.IsZero() || !slices.Equal(q.ISR, []int32{1, 2, 3}) {
+		t.Fatalf("one of two that are needed has told: %+v", q)
+	}
+	if waits := Waiting(w.State); len(waits) != 1 || waits[0].Kind != WaitFolders {
+		t.Errorf("waiting: %+v", waits)
+	}
+	// Its disk is lost meanwhile, which costs nothing.
+	w.start(t, 2, []Vouch{{Topic: p.Topic, LastEpoch: -1, Verdict: Missing}})
+	w.tell(t, p, 2, Intact)
 	w.start(t, 1, nil)
-	if q = w.now(p); len(q.Barred) != 0 || !slices.Equal(q.ISR, []int32{2}) {
+	w.tell(t, p, 1, Intact)
+	if q := w.now(p); q.Leader.ID != 1 || !slices.Equal(q.ISR, []int32{1, 2}) || len(q.Barred) != 0 {
+		t.Errorf("%+v", q)
+	}
+}
+
+// Who lowers min.insync.replicas asks for fewer, also of a partition that nobody has led.
+func TestFirstLeaderWithALowerMin(t *testing.T) {
+	w, e := fresh(t)
+	p := e.Value
+	w.tell(t, p, 2, Intact)
+	w.stop(t, 3)
+	w.stop(t, 1)
+	if q := w.now(p); !q.Leader.IsZero() {
+		t.Fatalf("%+v", q)
+	}
+	plan, err := AlterTopic(w.State, AlterTopicCommand{Name: "a", SetConfigs: map[string]string{"min.insync.replicas": "1"}})
+	w.apply(t, plan, err)
+	w.settle(t)
+	if q := w.now(p); q.Leader.ID != 2 || !slices.Equal(q.ISR, []int32{2}) || q.MinISR != 1 {
 		t.Errorf("%+v", q)
 	}
 }

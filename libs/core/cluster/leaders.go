@@ -184,7 +184,7 @@ func (v brokerView) electPreferred(p *Partition) *Rejection {
 		return nil
 	}
 	if v.state.neverLed(p) {
-		return reject("LEADER_NOT_AVAILABLE", "the partition is being made; its first leader follows in a moment")
+		return reject("LEADER_NOT_AVAILABLE", "the partition is being made; its first leader follows once min.insync.replicas (%d) of the brokers %v have made their folders", p.MinISR, p.Replicas)
 	}
 	if _, rejection := v.preferred(p); rejection != nil {
 		return rejection
@@ -196,7 +196,7 @@ func (v brokerView) electPreferred(p *Partition) *Rejection {
 // electUnclean elects cleanly where that is possible, and else whoever lives and has
 // the longest copy.
 func (v brokerView) electUnclean(p *Partition, s *State) *Rejection {
-	now := Hints{Overdue: func(w Wait) bool { return w.Kind == WaitFolders }}
+	now := Hints{Forced: true, Overdue: func(w Wait) bool { return w.Kind == WaitFolders }}
 	if v.leads(p) {
 		return nil
 	}

@@ -244,7 +244,7 @@ func TestElectUncleanWhereCleanIsPossible(t *testing.T) {
 	wantReason(t, outcomes[0].Rejection, "LEADER_NOT_AVAILABLE")
 	_, outcomes, _ = ElectLeaders(w.State, ElectPreferred, []PartitionName{{"a", 0}})
 	wantReason(t, outcomes[0].Rejection, "LEADER_NOT_AVAILABLE")
-	w.tell(t, e.Value, 3, Intact)
+	w.tell(t, e.Value, 3, Intact) // fewer than min.insync.replicas: only because it is asked for
 	plan, _, err = ElectLeaders(w.State, ElectUnclean, []PartitionName{{"a", 0}})
 	if changes := LeaderChanges(w.State, plan); len(changes) != 1 || changes[0].Unclean || !changes[0].First || changes[0].To.ID != 3 {
 		t.Errorf("changes: %+v", changes)
