@@ -151,6 +151,28 @@ func TestBuffersAreBounded(t *testing.T) {
 	})
 }
 
+// Who is told a record's result does not find that record buffered any more.
+func TestAResultComesAfterItsMemory(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newFakeMesh(t, 1)
+		m.topic("t", 1, 1<<20)
+		p := newTestProducer(t, m.client(Config{}), ProducerConfig{})
+		left := make(chan int64, 1)
+		for i := range 10 {
+			if err := p.Send(soon(t), Record{Topic: "t", Value: []byte("v")}, func(Result) {
+				if i == 9 {
+					left <- p.Stats().BufferedBytes
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if b := <-left; b != 0 {
+			t.Errorf("%d bytes are buffered after the last result", b)
+		}
+	})
+}
+
 func TestSendAfterClose(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		m := newFakeMesh(t, 1)

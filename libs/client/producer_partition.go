@@ -312,10 +312,10 @@ func (pp *producerPartition) report(f finishedBatch) {
 		if f.err == nil && f.offset >= 0 {
 			res.Offset = f.offset + int64(i)
 		}
+		pp.p.release(w.cost) // who has the result does not find the record buffered
 		if w.done != nil {
 			w.done(res)
 		}
-		pp.p.release(w.cost)
 	}
 	f.waiters = nil
 	close(f.over)
