@@ -2,9 +2,7 @@ package groups
 
 import (
 	"context"
-	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"testing"
@@ -13,55 +11,24 @@ import (
 	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/tests/internal/rig"
+	"github.com/leat-io/leat/tests/internal/scale"
 )
 
+// How much is run: how often, for how long, and with which choices.
 var (
-	full = flag.Bool("full", false, "run at full length and with all members, which takes long")
-	seed = flag.Uint64("seed", 1, "the seed of random choices; 0 takes a fresh one")
+	size   = scale.Register("run at full length and with all members, which takes long")
+	full   = size.Full
+	count  = size.Count
+	span   = size.Span
+	random = size.Random
 )
 
-// TestMain lets more tests run beside each other than there are processors, since
-// most of their time is waiting. With workerEnv set the process is a member.
+// TestMain runs the tests, or with workerEnv set a member.
 func TestMain(m *testing.M) {
 	if text := os.Getenv(workerEnv); text != "" {
 		os.Exit(work(text))
 	}
-	flag.Parse()
-	chosen := false
-	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
-	if !chosen {
-		if err := flag.Set("test.parallel", "4"); err != nil {
-			panic(err)
-		}
-	}
-	os.Exit(m.Run())
-}
-
-// count is how often something is repeated, or how much of it there is.
-func count(short, long int) int {
-	if *full {
-		return long
-	}
-	return short
-}
-
-// span is how long something takes.
-func span(short, long time.Duration) time.Duration {
-	if *full {
-		return long
-	}
-	return short
-}
-
-// random returns the choices of this run, which is told how to repeat.
-func random(t *testing.T) *rand.Rand {
-	t.Helper()
-	s := *seed
-	if s == 0 {
-		s = rand.Uint64N(1_000_000) + 1
-	}
-	t.Logf("-seed %d", s)
-	return rand.New(rand.NewPCG(s, 1))
+	os.Exit(scale.Main(m))
 }
 
 // lasting lets a fault last, or load go on.

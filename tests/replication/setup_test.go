@@ -3,61 +3,27 @@ package replication
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/leat-io/leat/tests/internal/rig"
+	"github.com/leat-io/leat/tests/internal/scale"
 )
 
+var forms = flag.String("forms", "processes,inprocess", "the forms in which tests run")
+
+// How much is run: how often, for how long, and with which choices.
 var (
-	full  = flag.Bool("full", false, "run the full counts of faults, which take long")
-	seed  = flag.Uint64("seed", 1, "the seed of random choices; 0 takes a fresh one")
-	forms = flag.String("forms", "processes,inprocess", "the forms in which tests run")
+	size   = scale.Register("run the full counts of faults, which take long")
+	full   = size.Full
+	count  = size.Count
+	span   = size.Span
+	random = size.Random
 )
 
-// TestMain lets more tests run beside each other than there are processors, since
-// most of their time is waiting.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	chosen := false
-	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
-	if !chosen {
-		if err := flag.Set("test.parallel", "4"); err != nil {
-			panic(err)
-		}
-	}
-	os.Exit(m.Run())
-}
-
-// count is how often something is repeated.
-func count(short, long int) int {
-	if *full {
-		return long
-	}
-	return short
-}
-
-// span is how long something takes.
-func span(short, long time.Duration) time.Duration {
-	if *full {
-		return long
-	}
-	return short
-}
-
-// random returns the choices of this run, which is told how to repeat.
-func random(t *testing.T) *rand.Rand {
-	t.Helper()
-	s := *seed
-	if s == 0 {
-		s = rand.Uint64N(1_000_000) + 1
-	}
-	t.Logf("-seed %d", s)
-	return rand.New(rand.NewPCG(s, 1))
-}
+func TestMain(m *testing.M) { os.Exit(scale.Main(m)) }
 
 // pause lets a fault last, or load go on.
 func pause(d time.Duration) { <-time.After(d) }
