@@ -126,8 +126,8 @@ type (
 		Group string
 	}
 	// Simulate asks who would hold what if members, by their id or instance id, were
-	// taken out, and Add members with the subscription of Like (empty: the first
-	// member's) came.
+	// taken out, and Add members with the subscription of Like (one of these, too;
+	// empty: the first member's) came.
 	Simulate struct {
 		Req    uint64
 		Group  string

@@ -16,6 +16,7 @@ type group struct {
 	instances map[string]string // instance id to the member that has it now
 	owner     map[Part]string   // who holds a partition, revoking included
 	wanted    map[Part]string   // who should hold it
+	left      map[Part]string   // who should have held it and was removed in this step
 	offsets   map[Part]OffsetValue
 	ledger    map[int32]LedgerValue
 	starts    map[Part]*starting     // what cannot be given before its start is known
@@ -87,6 +88,7 @@ func newGroup(name string) *group {
 		instances: make(map[string]string),
 		owner:     make(map[Part]string),
 		wanted:    make(map[Part]string),
+		left:      make(map[Part]string),
 		offsets:   make(map[Part]OffsetValue),
 		ledger:    make(map[int32]LedgerValue),
 		starts:    make(map[Part]*starting),

@@ -62,6 +62,35 @@ func TestLedgerTellsMovesAndGaps(t *testing.T) {
 	}
 }
 
+// The ledger names whoever had the partitions of a member that left or died, also
+// where it was the last one and nobody gets them.
+func TestLedgerTellsOfWhoIsGone(t *testing.T) {
+	cfg := DefaultConfig()
+	h := newShard(t, cfg, topicA)
+	m1 := h.peer("m1", "a").join()
+	m2 := h.peer("m2", "a").join()
+	h.pass(cfg.JoinDelay)
+	m1.read()
+	m2.read()
+	m2.leave()
+	m1.read()
+	if e := h.describe("g").lastEntry(); e.Cause != `member "m2" left` || e.Moved != 2 || e.Moves[0].From != "m2" || e.Moves[0].To != "m1" {
+		t.Fatalf("after m2 left the entry is %+v", e)
+	}
+	m1.gone()
+	h.pass(cfg.SessionTimeout)
+	d := h.describe("g")
+	if e := d.lastEntry(); !strings.Contains(e.Cause, `"m1" was silent`) || e.Moved != 4 || e.Moves[0] != (Move{a0, "m1", ""}) ||
+		e.Epoch != d.Epoch || e.FinishedMs != h.now.WallMs || e.LongestMs != 0 {
+		t.Fatalf("after the last one died the entry is %+v", e)
+	}
+	m3 := h.peer("m3", "a").join()
+	m3.read()
+	if e := h.describe("g").lastEntry(); e.Moved != 4 || e.Moves[0] != (Move{a0, "", "m3"}) || e.FinishedMs == 0 {
+		t.Fatalf("after another one came the entry is %+v", e)
+	}
+}
+
 func TestLedgerEntriesStayBelowTheirLimit(t *testing.T) {
 	h := newShard(t, DefaultConfig(), Topic{ID: topicID(1), Name: "a", Partitions: 5000})
 	h.lax = true

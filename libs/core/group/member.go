@@ -351,6 +351,7 @@ func (s *State) remove(g *group, m *member, since time.Duration) {
 		if g.wanted[p] == m.id {
 			delete(g.wanted, p)
 			delete(g.starts, p)
+			g.left[p] = m.id
 		}
 	}
 	if g.instances[m.value.InstanceID] == m.id {

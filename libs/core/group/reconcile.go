@@ -26,9 +26,13 @@ func (s *State) rebalance(now Now, g *group) {
 	g.rebalanceAt, g.cause, g.causes = 0, "", 0
 	inputs := s.subscriptions(g)
 	targets := assign(g.assignor, inputs)
-	if changed := g.changed(inputs, targets); len(changed) > 0 {
+	switch changed := g.changed(inputs, targets); {
+	case len(changed) > 0:
 		s.retarget(now, g, inputs, targets, changed, cause)
+	case len(g.left) > 0:
+		s.abandoned(now, g, cause)
 	}
+	clear(g.left)
 	for _, in := range inputs {
 		m := g.members[in.id]
 		m.fresh = false
@@ -124,6 +128,7 @@ func (g *group) changed(inputs []subscriber, targets map[string][]Part) []string
 // on record was not finished, and is computed anew by whoever loads it.
 func (s *State) retarget(now Now, g *group, inputs []subscriber, targets map[string][]Part, changed []string, cause string) {
 	before := maps.Clone(g.wanted)
+	maps.Copy(before, g.left)
 	s.startNew(now, g, inputs, targets)
 	s.raise(g)
 	for _, id := range changed {
@@ -145,6 +150,15 @@ func (s *State) retarget(now Now, g *group, inputs []subscriber, targets map[str
 	g.regap(now)
 	s.moved[g.name] = true
 	s.record(now, g, cause, moves(before, g.wanted))
+	s.write(groupKey(g.name), g.value())
+}
+
+// abandoned records that the last member has gone. There is no target, and nobody
+// misses an owner; why nobody reads is asked all the same.
+func (s *State) abandoned(now Now, g *group, cause string) {
+	s.raise(g)
+	s.record(now, g, cause, moves(g.left, nil))
+	s.closeEntry(now, g, true)
 	s.write(groupKey(g.name), g.value())
 }
 

@@ -213,6 +213,9 @@ func TestSimulate(t *testing.T) {
 	if len(r.Moves) != 4 || r.Moves[0].To != "" {
 		t.Fatalf("without anybody: %+v", r)
 	}
+	if r := ask(Simulate{Add: 1, Like: "i2"}); r.Err != nil {
+		t.Fatalf("with one more like an instance: %v", r.Err)
+	}
 	wantReason(t, ask(Simulate{Remove: []string{"m9"}}).Err, ReasonInvalidRequest)
 	wantReason(t, ask(Simulate{Remove: []string{"m2", "i2"}}).Err, ReasonInvalidRequest)
 	wantReason(t, ask(Simulate{Add: 1, Like: "m9"}).Err, ReasonInvalidRequest)

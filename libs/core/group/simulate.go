@@ -37,12 +37,16 @@ func (s *State) simulated(g *group, e Simulate) (Simulated, *Error) {
 		}
 		gone[id] = true
 	}
+	likeID := e.Like
+	if g.members[likeID] == nil && g.instances[likeID] != "" {
+		likeID = g.instances[likeID]
+	}
 	all := s.subscriptions(g)
 	result := Simulated{Assignor: g.assignor}
 	var inputs []subscriber
 	var like *subscriber
 	for i, in := range all {
-		if like == nil && e.Like == "" || in.id == e.Like {
+		if like == nil && e.Like == "" || in.id == likeID {
 			like = &all[i]
 		}
 		if !gone[in.id] {
@@ -53,7 +57,7 @@ func (s *State) simulated(g *group, e Simulate) (Simulated, *Error) {
 		return Simulated{}, errorf(ReasonLimitExceeded, "group %q would have %d members, group.consumer.max.size allows %d", g.name, n, s.cfg.MaxMembers)
 	}
 	if e.Add > 0 && like == nil {
-		return Simulated{}, errorf(ReasonInvalidRequest, "group %q has no member %q whose subscription the added ones could have; name another", g.name, e.Like)
+		return Simulated{}, errorf(ReasonInvalidRequest, "group %q has no member or instance %q whose subscription the added ones could have; name another", g.name, e.Like)
 	}
 	for i := range e.Add {
 		id := fmt.Sprintf("+%d", i+1)
