@@ -350,7 +350,9 @@ func TestARottenReplicaIsWithheldReportedAndFetchedAgain(t *testing.T) {
 		d := p.describe(1, id)
 		return d.GetError().GetReason() == typev1.ErrorReason_ERROR_REASON_REPLICA_WITHHELD && d.GetLogEndOffset() == 3
 	})
-	// The leader takes it out of the in-sync set, which ends the bar.
+	// The leader takes it out of the in-sync set, which ends the bar. What it proposes
+	// once the copy has been fetched waits, so that this can be looked at before.
+	release := p.ctl.HoldProposals()
 	p.ctl.SetPartition(id, 0, func(r *controllerv1.Partition) { r.Isr, r.Barred = []int32{1}, nil })
 	brokertest.Await(t, "it has been fetched again", func() bool {
 		d, err := p.digest(1, id, 0, 3, time.Second)
@@ -366,7 +368,11 @@ func TestARottenReplicaIsWithheldReportedAndFetchedAgain(t *testing.T) {
 	if kept() != 1 {
 		t.Error("the bad copy is not kept until the new one is in sync")
 	}
-	p.ctl.SetPartition(id, 0, func(r *controllerv1.Partition) { r.Isr = []int32{1, 2} })
+	brokertest.Await(t, "the leader proposes to take it back", func() bool { return p.ctl.RefusedProposals() > 0 })
+	if kept() != 1 {
+		t.Error("a proposal alone has the bad copy deleted")
+	}
+	release()
 	brokertest.Await(t, "the bad copy goes", func() bool { return kept() == 0 })
 	if got, err := p.fetch(1, id, 3, true); err != nil || !slices.Equal(got, []string{"a", "b", "c"}) {
 		t.Errorf("the new copy has %v, %v", got, err)
