@@ -40,6 +40,7 @@ func callGroupFor[R any](ctx context.Context, c *Client, group string, timeout t
 	var hint *typev1.LeaderHint
 	var last *rpc.Error
 	unknown := false
+	began := time.Now()
 	for failures := 1; ; failures++ {
 		at, e := c.coordinator(ctx, group, hint)
 		if e == nil {
@@ -60,15 +61,12 @@ func callGroupFor[R any](ctx context.Context, c *Client, group string, timeout t
 		if ctx.Err() == nil && !rpc.Retryable(e) {
 			return none, e.With("group", group)
 		}
-		if e.Reason == reasonNotCoordinator {
-			c.refreshSoon()
-		}
+		c.refreshSoon() // one that is gone refuses at once, and cannot tell who is next
 		hint = e.Leader
-		wait := c.cfg.backoff(failures)
-		if hint.GetAddress() != "" && failures == 1 {
-			wait = 0
+		if hint.GetAddress() == "" || failures > 1 {
+			c.awaitSeat(ctx, group, at, c.cfg.backoff(failures), began)
 		}
-		if !sleep(ctx, wait) {
+		if ctx.Err() != nil {
 			end := contextError(ctx, "ask the coordinator of group "+group, last).With("group", group)
 			if !unknown {
 				end = end.WithOutcome(outcomeNotDone)

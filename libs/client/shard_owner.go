@@ -121,17 +121,22 @@ func shardMoved(group string, from seat) *rpc.Error {
 	return rpc.Errorf(reasonNotCoordinator, "coordinator %s does not own the shard of group %q any more: the metadata names another", from.addr, group)
 }
 
-// awaitSeat waits before a member is opened again, but no longer than until the
-// metadata names a later owner than the one that failed.
+// awaitSeat waits before a member is opened again.
 func (m *Member) awaitSeat(ctx context.Context, failed seat, wait time.Duration, troubled time.Time) {
+	m.client.awaitSeat(ctx, m.cfg.Group, failed, wait, troubled)
+}
+
+// awaitSeat waits before a member is opened again or a question asked again, but no
+// longer than until the metadata names a later owner than the one that failed.
+func (c *Client) awaitSeat(ctx context.Context, group string, failed seat, wait time.Duration, troubled time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if failed.shard == (TopicPartition{}) {
-		failed.epoch, failed.shard = -1, m.client.shardOf(ctx, m.cfg.Group)
+		failed.epoch, failed.shard = -1, c.shardOf(ctx, group)
 	}
 	for {
-		changed := m.client.source.Changed()
-		if addr, epoch := m.client.shardOwner(failed.shard); addr != "" && epoch > failed.epoch {
+		changed := c.source.Changed()
+		if addr, epoch := c.shardOwner(failed.shard); addr != "" && epoch > failed.epoch {
 			return
 		}
 		select {
@@ -139,7 +144,7 @@ func (m *Member) awaitSeat(ctx context.Context, failed seat, wait time.Duration,
 			return
 		case <-changed:
 			if time.Since(troubled) < keenPolling {
-				m.client.refreshElsewhere() // somebody will know the next owner first
+				c.refreshElsewhere() // somebody will know the next owner first
 			}
 		}
 	}

@@ -146,3 +146,39 @@ func TestQuestionsLeaveASilentCoordinator(t *testing.T) {
 		}
 	})
 }
+
+// Questions to a coordinator that has died are asked at the next one as soon as there
+// is one, however old metadata may get.
+func TestQuestionsFindTheNextOwnerAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		mesh := newFakeMesh(t, 1)
+		topic := mesh.topic("t", 1, 1<<20)
+		mesh.startCoordinator(1)
+		mesh.startCoordinator(2)
+		mesh.shards(1)
+		c := mesh.client(Config{MetadataMaxAge: time.Hour})
+		commit := func(next int64) error {
+			_, err := c.CommitOffsets(soon(t), "g", []CommitOffset{{TopicPartition: topic.at(0), NextOffset: next, LeaderEpoch: -1}})
+			return err
+		}
+		if err := commit(1); err != nil {
+			t.Fatal(err)
+		}
+		for round := range int64(6) {
+			dies, next := int32(round%2)+1, int32(2-round%2)
+			mesh.killCoordinator(dies)
+			var owned time.Time
+			time.AfterFunc(3*time.Second, func() { // its waits are long by then
+				owned = time.Now()
+				mesh.own(mesh.offsetsTopic(), next)
+			})
+			if err := commit(2 + round); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(owned); took > 300*time.Millisecond {
+				t.Errorf("a commit came through %v after there was an owner", took)
+			}
+			mesh.startCoordinator(dies)
+		}
+	})
+}
