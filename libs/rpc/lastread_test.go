@@ -2,12 +2,14 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/test/bufconn"
 
 	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
@@ -155,23 +157,97 @@ func tenMinutes(t *testing.T, data bool, rate int, late time.Duration) {
 }
 
 func TestLastReadIsNoted(t *testing.T) {
-	for name, noted := range map[string]bool{"noted": true, "not noted": false} {
+	cert, pool := selfSigned(t)
+	served, trusted := &tls.Config{Certificates: []tls.Certificate{cert}}, &tls.Config{RootCAs: pool}
+	for name, tt := range map[string]struct {
+		noted          bool
+		server, client *tls.Config
+	}{
+		"noted":          {noted: true},
+		"not noted":      {},
+		"noted, TLS":     {noted: true, server: served, client: trusted},
+		"not noted, TLS": {server: served, client: trusted},
+	} {
 		t.Run(name, func(t *testing.T) {
 			told := make(chan bool, 1)
-			_, addr := startServer(t, ServerConfig{NoteReads: noted}, &echoService{list: func(ctx context.Context, _ *brokerv1.ListOffsetsRequest) (*brokerv1.ListOffsetsResponse, error) {
-				_, ok := LastRead(ctx)
-				told <- ok
+			_, addr := startServer(t, ServerConfig{NoteReads: tt.noted, TLS: tt.server}, &echoService{list: func(ctx context.Context, _ *brokerv1.ListOffsetsRequest) (*brokerv1.ListOffsetsResponse, error) {
+				last, ok := LastRead(ctx)
+				told <- ok && last.Before(time.Now())
 				return &brokerv1.ListOffsetsResponse{}, nil
 			}})
-			if _, err := brokerv1.NewLogServiceClient(dial(t, addr, DialConfig{})).ListOffsets(testContext(t), &brokerv1.ListOffsetsRequest{}); err != nil {
+			if _, err := brokerv1.NewLogServiceClient(dial(t, addr, DialConfig{TLS: tt.client})).ListOffsets(testContext(t), &brokerv1.ListOffsetsRequest{}); err != nil {
 				t.Fatal(err)
 			}
-			if ok := <-told; ok != noted {
+			if ok := <-told; ok != tt.noted {
 				t.Errorf("%t", ok)
 			}
 		})
 	}
 	if _, ok := LastRead(t.Context()); ok {
 		t.Error("without a call")
+	}
+}
+
+// closingConn tells whether it was closed; each Read brings a byte.
+type closingConn struct {
+	net.Conn
+	closed bool
+}
+
+func (c *closingConn) Read([]byte) (int, error) { return 1, nil }
+
+func (c *closingConn) Close() error {
+	c.closed = true
+	return nil
+}
+
+// Where the wall clock is set back, gRPC sends no pings for as long: a connection that
+// has become silent since is cut off, so that its client comes again, and others stay.
+func TestClockSetBack(t *testing.T) {
+	const after = time.Second
+	for name, tt := range map[string]struct {
+		before, step  time.Duration // of the wall clock: while reads come, and then
+		readAfterStep bool
+		silence       time.Duration
+		closed        bool
+	}{
+		"no step":                 {silence: time.Hour},
+		"set back":                {step: -time.Hour, silence: 3 * time.Second, closed: true},
+		"read since":              {step: -time.Hour, readAfterStep: true, silence: 3 * time.Second, closed: true},
+		"set right":               {before: time.Hour, step: -time.Hour, silence: 3 * time.Second, closed: true},
+		"not silent":              {step: -time.Hour, silence: 2 * time.Second},
+		"set forward":             {step: time.Hour, silence: time.Hour},
+		"a leap second":           {step: -time.Second, silence: time.Hour},
+		"forward, and a bit back": {before: time.Hour, step: -time.Second, silence: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Now()
+			var passed, stepped time.Duration
+			raw := &closingConn{}
+			conn := newNotedConn(raw, after, func() clocks {
+				return clocks{mono: start.Add(passed), wall: start.Round(0).Add(passed + stepped)}
+			})
+			ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: notedInfo{conn: conn}})
+			read := func() {
+				passed += time.Second
+				if _, err := conn.Read(nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stepped += tt.before
+			read()
+			stepped += tt.step
+			if tt.readAfterStep {
+				read()
+			}
+			want := start.Add(passed)
+			passed += tt.silence
+			if last, ok := LastRead(ctx); !ok || !last.Equal(want) {
+				t.Errorf("last read %v after the last one", last.Sub(want))
+			}
+			if raw.closed != tt.closed {
+				t.Errorf("cut off: %t", raw.closed)
+			}
+		})
 	}
 }
