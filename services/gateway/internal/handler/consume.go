@@ -247,7 +247,7 @@ func (s *consumeStream) lastSign() time.Time {
 	// In a short session a client cannot be asked often enough: there a sign is good
 	// for a while. The least session is a second; then it is three quarters of one.
 	good := read.Add(max(0, s.h.cfg.Limits.PingAfter-s.sessionTimeout/4))
-	if now := time.Now(); good.After(now) {
+	if now := s.h.cfg.Now(); good.After(now) {
 		return now
 	}
 	return good
@@ -335,7 +335,11 @@ func (s *consumeStream) offer(now time.Time) error {
 
 func (s *consumeStream) receive(m consumeReceived) {
 	now := s.h.cfg.Now()
-	s.heard.Store(int64(now.Sub(s.began)))
+	if m.err == nil || errors.Is(m.err, io.EOF) {
+		// Nothing else comes from the client: a stream may well break because it is
+		// silent, and must not have its session begin anew by that.
+		s.heard.Store(int64(now.Sub(s.began)))
+	}
 	switch {
 	case errors.Is(m.err, io.EOF):
 		s.session.HalfClose(now)

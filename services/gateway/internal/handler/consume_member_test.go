@@ -2,6 +2,7 @@ package handler
 
 import (
 	"context"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -9,13 +10,16 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
 	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/libs/record"
+	"github.com/leat-io/leat/services/gateway/internal/session"
 )
 
 // TestJoinPassesOnWhatIsAsked: the coordinator finds and commits starts, but for a
@@ -141,17 +145,49 @@ func TestSignsOfLife(t *testing.T) {
 // TestShortSession: where the client cannot be asked often enough, a sign of life is
 // good for a while, so that a session of a second does not lapse between two.
 func TestShortSession(t *testing.T) {
-	r := newRig(t, nil)
-	r.subscribe(t, testContext(t), &gatewayv1.ConsumeOpen{Group: "g", Topics: []string{"a"}, SessionTimeout: durationpb.New(time.Second)})
-	r.subscribe(t, testContext(t), &gatewayv1.ConsumeOpen{Group: "g", Topics: []string{"a"}, SessionTimeout: durationpb.New(15 * time.Second)})
-	short, long := r.mesh.member(t, 0).cfg, r.mesh.member(t, 1).cfg
-	eventually(t, "a sign is good for three quarters of a second", func() bool {
-		// Both are on one connection; the sign of the second is as old as the bytes.
-		of, s, again := long.LastSign(), short.LastSign(), long.LastSign()
-		return of.Equal(again) && s.Sub(of) == 750*time.Millisecond
+	var ahead atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	r := newRig(t, func(_ *Limits, _ *fakeMesh, c *Config) { c.Now = now })
+	join := func(n int, session time.Duration) client.MemberConfig {
+		r.subscribe(t, testContext(t), &gatewayv1.ConsumeOpen{Group: "g", Topics: []string{"a"}, SessionTimeout: durationpb.New(session)})
+		return r.mesh.member(t, n).cfg
+	}
+	short, long := join(0, time.Second), join(1, 15*time.Second)
+	ahead.Store(int64(time.Hour)) // no sign is as young as that
+	// Both are on one connection; the sign of the second is as old as the bytes.
+	var of, good time.Time
+	eventually(t, "nothing comes between two looks", func() bool {
+		of, good = long.LastSign(), short.LastSign()
+		return of.Equal(long.LastSign())
 	})
-	if early := short.LastSign().After(time.Now()); early {
+	if d := good.Sub(of); d != 750*time.Millisecond {
+		t.Errorf("a sign is good for %v, want three quarters of the least session", d)
+	}
+	ahead.Store(int64(-time.Hour)) // every sign is younger
+	if sign := short.LastSign(); sign.After(now()) {
 		t.Error("a sign in the future")
+	}
+}
+
+// TestBrokenStreamIsNoSign: a stream may break because its client has been silent for
+// long, and what the gateway notices of that is no sign of life. The end of the
+// client's side is one.
+func TestBrokenStreamIsNoSign(t *testing.T) {
+	var ahead atomic.Int64
+	r := newRig(t, func(_ *Limits, _ *fakeMesh, c *Config) {
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := &consumeStream{h: r.Handler, ctx: ended, session: session.NewConsume(r.cfg.Now(), r.cfg.Limits.Consume, r.cfg.Identity), began: r.cfg.Now()}
+	ahead.Store(int64(10 * time.Second))
+	s.receive(consumeReceived{err: status.Error(codes.Unavailable, "keepalive ping not acked")})
+	if sign := s.lastSign(); !sign.Equal(s.began) {
+		t.Errorf("a sign %v after the last message, of a stream that broke", sign.Sub(s.began))
+	}
+	s.receive(consumeReceived{err: io.EOF})
+	if sign := s.lastSign(); sign.Sub(s.began) < 10*time.Second {
+		t.Errorf("the end of the client's side came, and its last sign is %v after the beginning", sign.Sub(s.began))
 	}
 }
 
