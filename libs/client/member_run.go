@@ -119,8 +119,10 @@ func (s *memberStream) serve(ctx context.Context) *rpc.Error {
 			if !s.opened {
 				return rpc.Errorf(reasonUnreachable, "coordinator %s did not open the member within %v", s.link.stream.addr, s.m.client.cfg.RequestTimeout)
 			}
+			if s.answered() { // else the doubt has begun already
+				doubt.Reset(silenceDoubt)
+			}
 			timer.Reset(s.ping())
-			doubt.Reset(silenceDoubt)
 		}
 		if s.opened {
 			s.flush()
@@ -284,12 +286,18 @@ func (m *Member) committed(r *coordinatorv1.CommitResult) *rpc.Error {
 // there is none to tell of.
 const signRetry = 100 * time.Millisecond
 
-// newestSign is when the application last gave a sign of life. It never goes back.
+// newestSign is when the application last gave a sign of life. It never goes back,
+// and is never later than now: the coordinator counts none from the future, and
+// deliveries must not go on for longer than it does.
 func (m *Member) newestSign() time.Time {
 	if m.cfg.LastSign == nil {
 		return time.Now()
 	}
-	if sign := m.cfg.LastSign(); sign.After(m.sign) {
+	sign := m.cfg.LastSign()
+	if now := time.Now(); sign.After(now) {
+		sign = now
+	}
+	if sign.After(m.sign) {
 		m.sign = sign
 	}
 	return m.sign

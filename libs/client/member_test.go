@@ -160,42 +160,48 @@ func TestMemberResumesAfterItsCoordinatorMoved(t *testing.T) {
 // A coordinator that is stopped (SIGSTOP) keeps its connections. Its members go to the
 // shard's next owner once the metadata shows one.
 func TestMemberLeavesASilentCoordinator(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		mesh := newFakeMesh(t, 1)
-		topic := mesh.topic("t", 1, 1<<20)
-		first := mesh.startCoordinator(1)
-		mesh.startCoordinator(2)
-		mesh.shards(1)
-		m := join(t, mesh.client(Config{}), MemberConfig{Group: "g", MemberID: "a", Topics: []string{"t"}})
-		a := nextAssignment(t, m)
-		m.Ack(a.MemberEpoch, ownedOf(a))
-		epoch := a.Partitions[0].AssignmentEpoch
-		if _, err := m.Commit(soon(t), []CommitOffset{{TopicPartition: topic.at(0), NextOffset: 4, AssignmentEpoch: epoch}}); err != nil {
-			t.Fatal(err)
+	for name, session := range map[string]time.Duration{"default session": 0, "short session": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) { leavesASilentCoordinator(t, session) })
+		})
+	}
+}
+
+func leavesASilentCoordinator(t *testing.T, session time.Duration) {
+	mesh := newFakeMesh(t, 1)
+	topic := mesh.topic("t", 1, 1<<20)
+	first := mesh.startCoordinator(1)
+	mesh.startCoordinator(2)
+	mesh.shards(1)
+	m := join(t, mesh.client(Config{}), MemberConfig{Group: "g", MemberID: "a", Topics: []string{"t"}, SessionTimeout: session})
+	a := nextAssignment(t, m)
+	m.Ack(a.MemberEpoch, ownedOf(a))
+	epoch := a.Partitions[0].AssignmentEpoch
+	if _, err := m.Commit(soon(t), []CommitOffset{{TopicPartition: topic.at(0), NextOffset: 4, AssignmentEpoch: epoch}}); err != nil {
+		t.Fatal(err)
+	}
+	// Where it only is slow, and the shard still its own, nobody leaves.
+	attach := m.Attach()
+	mesh.update(func() { first.silent = true })
+	<-time.After(8 * time.Second)
+	if got := m.Attach(); got != attach {
+		t.Errorf("the member has left: its attach is %d, was %d", got, attach)
+	}
+	for _, t := range mesh.topics {
+		if t.name == OffsetsTopic {
+			mesh.own(t, 2)
 		}
-		// Where it only is slow, and the shard still its own, nobody leaves.
-		attach := m.Attach()
-		mesh.update(func() { first.silent = true })
-		<-time.After(8 * time.Second)
-		if got := m.Attach(); got != attach {
-			t.Errorf("the member has left: its attach is %d, was %d", got, attach)
-		}
-		for _, t := range mesh.topics {
-			if t.name == OffsetsTopic {
-				mesh.own(t, 2)
-			}
-		}
-		moved := time.Now()
-		if _, err := m.Commit(soon(t), []CommitOffset{{TopicPartition: topic.at(0), NextOffset: 5, AssignmentEpoch: epoch}}); err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(moved); took > 3*silenceDoubt {
-			t.Errorf("it took %v to go to the new owner", took)
-		}
-		if got := mesh.committed("g", topic.at(0)); got != 5 {
-			t.Errorf("the offset is %d, want 5", got)
-		}
-	})
+	}
+	moved := time.Now()
+	if _, err := m.Commit(soon(t), []CommitOffset{{TopicPartition: topic.at(0), NextOffset: 5, AssignmentEpoch: epoch}}); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(moved); took > 3*silenceDoubt {
+		t.Errorf("it took %v to go to the new owner", took)
+	}
+	if got := mesh.committed("g", topic.at(0)); got != 5 {
+		t.Errorf("the offset is %d, want 5", got)
+	}
 }
 
 // case 27: a member that was expelled is told to join anew, and its commits
@@ -306,6 +312,12 @@ func TestSessionCountsFromTheLastSign(t *testing.T) {
 		<-time.After(session)
 		if n, _ := pings(); n != 1 {
 			t.Errorf("%d pings for one sign", n)
+		}
+		give(time.Now().Add(time.Hour))
+		<-time.After(signRetry)
+		pings()
+		if until := m.DeliverUntil(); until.After(time.Now().Add(session)) {
+			t.Errorf("after a sign from the future deliveries go on for %v", time.Until(until))
 		}
 	})
 }
