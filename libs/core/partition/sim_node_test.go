@@ -194,6 +194,15 @@ func (w *world) cutLink(l *link) {
 	}
 }
 
+// cutOff breaks every link of a node, with what is on its way.
+func (w *world) cutOff(n *node) {
+	for _, l := range w.links {
+		if l.leader == n || l.follower == n {
+			w.cutLink(l)
+		}
+	}
+}
+
 // execute has the log of a node carry out an operation. The result is told later.
 func (w *world) execute(n *node, i int) {
 	op := n.ops[i]
@@ -208,7 +217,7 @@ func (w *world) execute(n *node, i int) {
 			tell(&Duplicate{Op: e.Op, Base: at, End: at + 1})
 			return
 		}
-		if w.chance(3) {
+		if !w.calm && w.chance(3) {
 			tell(AppendRefused{Op: e.Op, Full: w.chance(50)})
 			return
 		}
@@ -219,11 +228,11 @@ func (w *world) execute(n *node, i int) {
 	case *AppendCopy:
 		run := n.refs[e.Ref]
 		delete(n.refs, e.Ref)
-		if w.chance(2) {
+		if !w.calm && w.chance(2) {
 			tell(AppendRefused{Op: e.Op, Full: true})
 			return
 		}
-		if len(run) > 1 && w.chance(5) {
+		if !w.calm && len(run) > 1 && w.chance(5) {
 			run = run[:1]
 		}
 		base := d.end()
@@ -284,11 +293,7 @@ func (w *world) crash(n *node, power bool) {
 	d := &n.disk
 	n.up = false
 	n.results, n.ops = nil, nil
-	for _, l := range w.links {
-		if l.leader == n || l.follower == n {
-			w.cutLink(l)
-		}
-	}
+	w.cutOff(n)
 	for req, r := range w.requests {
 		if r.node == n {
 			delete(w.requests, req)
@@ -302,7 +307,9 @@ func (w *world) crash(n *node, power bool) {
 	if power {
 		w.count("power cut")
 		keep := min(d.durable, d.end())
-		keep += int64(w.n(int(d.end()-keep) + 1))
+		if !w.calm {
+			keep += int64(w.n(int(d.end()-keep) + 1))
+		}
 		saved := d.hwSaved
 		d.cut(keep)
 		d.hwSaved = saved

@@ -36,6 +36,7 @@ type world struct {
 	unclean   bool // unclean elections are allowed
 	lossy     bool // there was one: what was committed may be gone
 	faults    bool
+	calm      bool // nothing goes wrong by chance, and power cuts take all that they may
 	now       time.Duration
 	nodes     map[int32]*node
 	ids       []int32
