@@ -2,6 +2,7 @@ package group
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 )
@@ -411,6 +412,42 @@ func TestSessionCountsFromTheLastSign(t *testing.T) {
 	h.pass(time.Millisecond)
 	if d := h.describe("g"); len(d.Members) != 0 {
 		t.Fatalf("described as %+v one session timeout after the last sign", d)
+	}
+}
+
+// Whatever a client says of its silence, its session is neither longer than from the
+// frame, nor shorter than from the sign before.
+func TestSilencesThatCannotBe(t *testing.T) {
+	cfg := DefaultConfig()
+	for silence, counts := range map[time.Duration]bool{math.MinInt64: true, -time.Hour: true, math.MaxInt64: false, math.MaxInt64 - 1: false} {
+		for name, frame := range map[string]func(*peer){
+			"ping": func(p *peer) {
+				if err := p.ping(); err != nil {
+					t.Error(err)
+				}
+			},
+			"ack":    (*peer).ack,
+			"resume": func(p *peer) { p.join() },
+		} {
+			h := newShard(t, cfg, topicA)
+			m1 := h.peer("m1", "a").join()
+			h.pass(cfg.SessionTimeout / 2)
+			m1.silence = silence
+			frame(m1)
+			left := cfg.SessionTimeout / 2
+			if counts {
+				left = cfg.SessionTimeout
+			}
+			h.pass(left - time.Millisecond)
+			h.step(Tick{})
+			if d := h.describe("g"); len(d.Members) != 1 {
+				t.Errorf("%s with a silence of %v: the member was expelled early", name, silence)
+			}
+			h.pass(time.Millisecond)
+			if d := h.describe("g"); len(d.Members) != 0 {
+				t.Errorf("%s with a silence of %v: the member is there after its session timeout", name, silence)
+			}
+		}
 	}
 }
 
