@@ -51,6 +51,7 @@ type fakeMember struct {
 	revoking []*coordinatorv1.OwnedPartition
 	pinged   time.Time
 	silence  time.Duration // that the newest frame told of
+	detached bool
 }
 
 // fakeJoin is one join stream.
@@ -402,6 +403,10 @@ func (c *fakeCoordinator) take(j *fakeJoin, f *coordinatorv1.JoinRequest) {
 	case *coordinatorv1.JoinRequest_Revoking:
 		if mem != nil && mem.attach == m.Revoking.Attach {
 			mem.revoking = m.Revoking.Partitions
+		}
+	case *coordinatorv1.JoinRequest_Detach:
+		if mem != nil && mem.attach == m.Detach.Attach {
+			mem.detached = true
 		}
 	case *coordinatorv1.JoinRequest_Leave:
 		delete(g.members, f.MemberId)

@@ -23,6 +23,9 @@ func (m *Member) run(ctx context.Context) {
 		if err == nil {
 			s := &memberStream{m: m, at: at, link: m.client.joins.attach(at.addr, memberKey{m.cfg.Group, m.cfg.MemberID})}
 			err = s.serve(ctx)
+			if err != nil && s.opened && (ctx.Err() != nil || !rpc.Retryable(err)) {
+				s.detach()
+			}
 			s.link.unlink()
 			if s.opened {
 				failures = 0
@@ -333,6 +336,14 @@ func (s *memberStream) ping() time.Duration {
 	}})
 	s.pings[s.lastPing] = s.pinged
 	return s.interval
+}
+
+// detach tells that this member goes, while the stream may go on for others. Without
+// it the coordinator would take its process for one that may still use what it holds.
+func (s *memberStream) detach() {
+	s.send(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Detach{
+		Detach: &coordinatorv1.MemberDetach{Attach: s.m.Attach()},
+	}})
 }
 
 // flush sends what is due: acknowledgements before commits, so that these find the

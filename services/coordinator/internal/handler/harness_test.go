@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
@@ -206,6 +207,9 @@ type member struct {
 	epoch  int64
 	held   []*coordinatorv1.AssignedPartition
 	seq    int64
+
+	instance string
+	session  time.Duration // 0: the default
 }
 
 func (s *stream) member(id string) *member { return &member{stream: s, id: id} }
@@ -226,9 +230,13 @@ func (m *member) owned() []*coordinatorv1.OwnedPartition {
 
 func (m *member) open() *coordinatorv1.JoinResponse {
 	m.t.Helper()
-	m.frame(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Open{Open: &coordinatorv1.MemberOpen{
-		Topics: []string{"a"}, Attach: m.attach, Owned: m.owned(), ClientId: "c", ClientHost: "h",
-	}}})
+	open := &coordinatorv1.MemberOpen{
+		Topics: []string{"a"}, Attach: m.attach, Owned: m.owned(), ClientId: "c", ClientHost: "h", InstanceId: m.instance,
+	}
+	if m.session > 0 {
+		open.SessionTimeout = durationpb.New(m.session)
+	}
+	m.frame(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Open{Open: open}})
 	return m.next()
 }
 

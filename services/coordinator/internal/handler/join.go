@@ -78,6 +78,8 @@ func (c *conn) frame(ctx context.Context, f *coordinatorv1.JoinRequest) error {
 		return c.revoking(ctx, key, m.Revoking, silence)
 	case *coordinatorv1.JoinRequest_Leave:
 		return c.leave(ctx, key, m.Leave)
+	case *coordinatorv1.JoinRequest_Detach:
+		return c.detachMember(ctx, key, m.Detach.GetAttach())
 	}
 	return nil
 }
@@ -313,6 +315,21 @@ func (c *conn) leave(ctx context.Context, key memberKey, m *coordinatorv1.Member
 		},
 	})
 	return c.unlessLost(err)
+}
+
+// detachMember tells the shard that a member has no stream any more, as the end of
+// this one would. A fenced instance is not open here any more, and its shard waits for
+// just that.
+func (c *conn) detachMember(ctx context.Context, key memberKey, attach int64) error {
+	s := c.shardOf(key)
+	if s == nil {
+		var err error
+		if s, err = c.h.manager.For(key.group); err != nil {
+			return nil // nor is the shard here
+		}
+	}
+	c.forget(key, attach)
+	return c.unlessLost(s.DetachMember(ctx, c, key.group, key.member, attach))
 }
 
 // fence tells the client that a member is not, or no longer, open here.

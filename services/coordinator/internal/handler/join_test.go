@@ -118,6 +118,44 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 	}
 }
 
+// A stream that carries members of several processes goes on when one of these has
+// ended. Its coordinator hears of that, and does not wait for the session before it
+// gives a static member's partitions to the next one.
+func TestMemberGoesWhileItsStreamGoesOn(t *testing.T) {
+	for name, fencedFirst := range map[string]bool{"before it is replaced": false, "after it heard that it was": true} {
+		t.Run(name, func(t *testing.T) {
+			m := newMesh(t, nil)
+			older := m.stream().member("m1")
+			older.instance, older.session = "i1", time.Minute
+			older.join().holding(4)
+			detach := func(attach int64) {
+				older.frame(&coordinatorv1.JoinRequest{Message: &coordinatorv1.JoinRequest_Detach{Detach: &coordinatorv1.MemberDetach{Attach: attach}}})
+			}
+			detach(older.attach + 1) // of a life that it has not had
+			if !fencedFirst {
+				detach(older.attach)
+				eventually(t, "the member to be detached", func() bool {
+					d, err := m.client.DescribeGroup(m.ctx(), &coordinatorv1.DescribeGroupRequest{Group: "g"})
+					return err == nil && len(d.GetMembers()) == 1 && !d.GetMembers()[0].GetAttached() && len(d.GetMembers()[0].GetOwned()) == 4
+				})
+			}
+			newer := m.stream().member("m2")
+			newer.instance = "i1"
+			newer.join()
+			if fencedFirst {
+				if f := older.next().GetFenced(); f.GetError().GetReason() != typev1.ErrorReason_ERROR_REASON_INSTANCE_FENCED {
+					t.Fatalf("the older was told %v", f)
+				}
+				detach(older.attach)
+			}
+			newer.holding(4)
+			if r := newer.commit(5); r.GetError() != nil || len(r.GetPartitionErrors()) != 0 {
+				t.Fatalf("the commit was answered %v", r)
+			}
+		})
+	}
+}
+
 func TestNewerStreamEndsTheOlder(t *testing.T) {
 	m := newMesh(t, nil)
 	one := m.stream().member("m1").join().holding(4)

@@ -203,6 +203,12 @@ func (s *Shard) Detach(ctx context.Context, p Peer) error {
 	return s.Post(ctx, Request{detach: p})
 }
 
+// DetachMember tells that a peer carries a member no more. It does nothing if it does
+// not, or if the shard has stopped.
+func (s *Shard) DetachMember(ctx context.Context, p Peer, group, member string, attach int64) error {
+	return s.Post(ctx, Request{detach: p, Group: group, Member: member, Attach: attach})
+}
+
 // Post puts a request in line, waiting while the line is full. An error means that
 // it was not taken, and Done will not be called.
 func (s *Shard) Post(ctx context.Context, r Request) error {
@@ -362,7 +368,7 @@ func (s *Shard) refresh(ctx context.Context) {
 	for _, r := range queue {
 		switch {
 		case r.detach != nil:
-			s.detach(ctx, r.detach)
+			s.detach(ctx, r)
 		case r.list != nil:
 			r.list(s.state.List())
 		default:
@@ -375,12 +381,21 @@ func (s *Shard) refresh(ctx context.Context) {
 	}
 }
 
-// detach tells the core that the members of a peer are gone.
-func (s *Shard) detach(ctx context.Context, p Peer) {
+// detach tells the core that the members of a peer, or one of them, are gone.
+func (s *Shard) detach(ctx context.Context, r Request) {
+	gone := func(l link) {
+		delete(s.links, l)
+		s.step(ctx, group.Gone{Group: l.group, Member: l.member, Attach: l.attach})
+	}
+	if l := (link{r.Group, r.Member, r.Attach}); r.Member != "" {
+		if s.links[l] == r.detach {
+			gone(l)
+		}
+		return
+	}
 	for l, peer := range s.links {
-		if peer == p {
-			delete(s.links, l)
-			s.step(ctx, group.Gone{Group: l.group, Member: l.member, Attach: l.attach})
+		if peer == r.detach {
+			gone(l)
 		}
 	}
 }

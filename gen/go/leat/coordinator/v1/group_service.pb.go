@@ -236,6 +236,7 @@ type JoinRequest struct {
 	//	*JoinRequest_Ping
 	//	*JoinRequest_Revoking
 	//	*JoinRequest_Leave
+	//	*JoinRequest_Detach
 	Message isJoinRequest_Message `protobuf_oneof:"message"`
 	// How long ago the member's application gave its last sign of life: its session
 	// counts from then. For who speaks for another process; absent: the frame is such
@@ -359,6 +360,15 @@ func (x *JoinRequest) GetLeave() *MemberLeave {
 	return nil
 }
 
+func (x *JoinRequest) GetDetach() *MemberDetach {
+	if x != nil {
+		if x, ok := x.Message.(*JoinRequest_Detach); ok {
+			return x.Detach
+		}
+	}
+	return nil
+}
+
 func (x *JoinRequest) GetSilence() *durationpb.Duration {
 	if x != nil {
 		return x.Silence
@@ -405,6 +415,11 @@ type JoinRequest_Leave struct {
 	Leave *MemberLeave `protobuf:"bytes,9,opt,name=leave,proto3,oneof"`
 }
 
+type JoinRequest_Detach struct {
+	// Says that the member's application is gone without a leave.
+	Detach *MemberDetach `protobuf:"bytes,11,opt,name=detach,proto3,oneof"`
+}
+
 func (*JoinRequest_Initial) isJoinRequest_Message() {}
 
 func (*JoinRequest_Open) isJoinRequest_Message() {}
@@ -418,6 +433,8 @@ func (*JoinRequest_Ping) isJoinRequest_Message() {}
 func (*JoinRequest_Revoking) isJoinRequest_Message() {}
 
 func (*JoinRequest_Leave) isJoinRequest_Message() {}
+
+func (*JoinRequest_Detach) isJoinRequest_Message() {}
 
 // JoinInitial opens a join stream.
 type JoinInitial struct {
@@ -1221,6 +1238,55 @@ func (x *MemberLeave) GetAttach() int64 {
 	return 0
 }
 
+// MemberDetach says that the member has no stream any more, while the one that
+// carries this frame goes on for other members. It is what the end of the whole stream
+// means for each member, and no leave: the member may be resumed until its session
+// times out. It has no answer.
+type MemberDetach struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Attach number.
+	Attach        int64 `protobuf:"varint,1,opt,name=attach,proto3" json:"attach,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberDetach) Reset() {
+	*x = MemberDetach{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberDetach) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberDetach) ProtoMessage() {}
+
+func (x *MemberDetach) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberDetach.ProtoReflect.Descriptor instead.
+func (*MemberDetach) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *MemberDetach) GetAttach() int64 {
+	if x != nil {
+		return x.Attach
+	}
+	return 0
+}
+
 // JoinResponse is a frame to a member.
 type JoinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1246,7 +1312,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[11]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1258,7 +1324,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[11]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1271,7 +1337,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{11}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *JoinResponse) GetGroup() string {
@@ -1424,7 +1490,7 @@ type JoinInitialResponse struct {
 
 func (x *JoinInitialResponse) Reset() {
 	*x = JoinInitialResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[12]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1436,7 +1502,7 @@ func (x *JoinInitialResponse) String() string {
 func (*JoinInitialResponse) ProtoMessage() {}
 
 func (x *JoinInitialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[12]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1449,7 +1515,7 @@ func (x *JoinInitialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinInitialResponse.ProtoReflect.Descriptor instead.
 func (*JoinInitialResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{12}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *JoinInitialResponse) GetHandshake() *v1.Handshake {
@@ -1483,7 +1549,7 @@ type MemberOpened struct {
 
 func (x *MemberOpened) Reset() {
 	*x = MemberOpened{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[13]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1495,7 +1561,7 @@ func (x *MemberOpened) String() string {
 func (*MemberOpened) ProtoMessage() {}
 
 func (x *MemberOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[13]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1508,7 +1574,7 @@ func (x *MemberOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberOpened.ProtoReflect.Descriptor instead.
 func (*MemberOpened) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{13}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MemberOpened) GetAttach() int64 {
@@ -1559,7 +1625,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[14]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +1637,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[14]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +1650,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{14}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Assignment) GetMemberEpoch() int64 {
@@ -1645,7 +1711,7 @@ type AssignedPartition struct {
 
 func (x *AssignedPartition) Reset() {
 	*x = AssignedPartition{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[15]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1657,7 +1723,7 @@ func (x *AssignedPartition) String() string {
 func (*AssignedPartition) ProtoMessage() {}
 
 func (x *AssignedPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[15]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1670,7 +1736,7 @@ func (x *AssignedPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignedPartition.ProtoReflect.Descriptor instead.
 func (*AssignedPartition) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{15}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AssignedPartition) GetTopicId() []byte {
@@ -1730,7 +1796,7 @@ type CommitResult struct {
 
 func (x *CommitResult) Reset() {
 	*x = CommitResult{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[16]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +1808,7 @@ func (x *CommitResult) String() string {
 func (*CommitResult) ProtoMessage() {}
 
 func (x *CommitResult) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[16]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +1821,7 @@ func (x *CommitResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResult.ProtoReflect.Descriptor instead.
 func (*CommitResult) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{16}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CommitResult) GetSequence() int64 {
@@ -1794,7 +1860,7 @@ type PartitionCommitError struct {
 
 func (x *PartitionCommitError) Reset() {
 	*x = PartitionCommitError{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[17]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +1872,7 @@ func (x *PartitionCommitError) String() string {
 func (*PartitionCommitError) ProtoMessage() {}
 
 func (x *PartitionCommitError) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[17]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +1885,7 @@ func (x *PartitionCommitError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionCommitError.ProtoReflect.Descriptor instead.
 func (*PartitionCommitError) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{17}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PartitionCommitError) GetTopicId() []byte {
@@ -1854,7 +1920,7 @@ type MemberPong struct {
 
 func (x *MemberPong) Reset() {
 	*x = MemberPong{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[18]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1866,7 +1932,7 @@ func (x *MemberPong) String() string {
 func (*MemberPong) ProtoMessage() {}
 
 func (x *MemberPong) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[18]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1879,7 +1945,7 @@ func (x *MemberPong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberPong.ProtoReflect.Descriptor instead.
 func (*MemberPong) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{18}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MemberPong) GetPingId() int64 {
@@ -1900,7 +1966,7 @@ type MemberFenced struct {
 
 func (x *MemberFenced) Reset() {
 	*x = MemberFenced{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[19]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +1978,7 @@ func (x *MemberFenced) String() string {
 func (*MemberFenced) ProtoMessage() {}
 
 func (x *MemberFenced) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[19]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +1991,7 @@ func (x *MemberFenced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberFenced.ProtoReflect.Descriptor instead.
 func (*MemberFenced) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{19}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MemberFenced) GetError() *v1.Error {
@@ -1944,7 +2010,7 @@ type MemberLeft struct {
 
 func (x *MemberLeft) Reset() {
 	*x = MemberLeft{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[20]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1956,7 +2022,7 @@ func (x *MemberLeft) String() string {
 func (*MemberLeft) ProtoMessage() {}
 
 func (x *MemberLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[20]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1969,7 +2035,7 @@ func (x *MemberLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberLeft.ProtoReflect.Descriptor instead.
 func (*MemberLeft) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{20}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{21}
 }
 
 // FetchOffsetsRequest asks for committed offsets.
@@ -1985,7 +2051,7 @@ type FetchOffsetsRequest struct {
 
 func (x *FetchOffsetsRequest) Reset() {
 	*x = FetchOffsetsRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[21]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2063,7 @@ func (x *FetchOffsetsRequest) String() string {
 func (*FetchOffsetsRequest) ProtoMessage() {}
 
 func (x *FetchOffsetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[21]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2076,7 @@ func (x *FetchOffsetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchOffsetsRequest.ProtoReflect.Descriptor instead.
 func (*FetchOffsetsRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{21}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FetchOffsetsRequest) GetGroup() string {
@@ -2040,7 +2106,7 @@ type GroupPartition struct {
 
 func (x *GroupPartition) Reset() {
 	*x = GroupPartition{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[22]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2118,7 @@ func (x *GroupPartition) String() string {
 func (*GroupPartition) ProtoMessage() {}
 
 func (x *GroupPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[22]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2131,7 @@ func (x *GroupPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPartition.ProtoReflect.Descriptor instead.
 func (*GroupPartition) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{22}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GroupPartition) GetTopicId() []byte {
@@ -2093,7 +2159,7 @@ type FetchOffsetsResponse struct {
 
 func (x *FetchOffsetsResponse) Reset() {
 	*x = FetchOffsetsResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[23]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2171,7 @@ func (x *FetchOffsetsResponse) String() string {
 func (*FetchOffsetsResponse) ProtoMessage() {}
 
 func (x *FetchOffsetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[23]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2184,7 @@ func (x *FetchOffsetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchOffsetsResponse.ProtoReflect.Descriptor instead.
 func (*FetchOffsetsResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{23}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *FetchOffsetsResponse) GetOffsets() []*CommittedOffset {
@@ -2149,7 +2215,7 @@ type CommittedOffset struct {
 
 func (x *CommittedOffset) Reset() {
 	*x = CommittedOffset{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[24]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2227,7 @@ func (x *CommittedOffset) String() string {
 func (*CommittedOffset) ProtoMessage() {}
 
 func (x *CommittedOffset) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[24]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2240,7 @@ func (x *CommittedOffset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedOffset.ProtoReflect.Descriptor instead.
 func (*CommittedOffset) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{24}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CommittedOffset) GetTopicId() []byte {
@@ -2232,7 +2298,7 @@ type CommitOffsetsRequest struct {
 
 func (x *CommitOffsetsRequest) Reset() {
 	*x = CommitOffsetsRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[25]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2244,7 +2310,7 @@ func (x *CommitOffsetsRequest) String() string {
 func (*CommitOffsetsRequest) ProtoMessage() {}
 
 func (x *CommitOffsetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[25]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2257,7 +2323,7 @@ func (x *CommitOffsetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitOffsetsRequest.ProtoReflect.Descriptor instead.
 func (*CommitOffsetsRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{25}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CommitOffsetsRequest) GetGroup() string {
@@ -2285,7 +2351,7 @@ type CommitOffsetsResponse struct {
 
 func (x *CommitOffsetsResponse) Reset() {
 	*x = CommitOffsetsResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[26]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2363,7 @@ func (x *CommitOffsetsResponse) String() string {
 func (*CommitOffsetsResponse) ProtoMessage() {}
 
 func (x *CommitOffsetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[26]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2376,7 @@ func (x *CommitOffsetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitOffsetsResponse.ProtoReflect.Descriptor instead.
 func (*CommitOffsetsResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{26}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CommitOffsetsResponse) GetPartitionErrors() []*PartitionCommitError {
@@ -2336,7 +2402,7 @@ type ResetOffsetsRequest struct {
 
 func (x *ResetOffsetsRequest) Reset() {
 	*x = ResetOffsetsRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[27]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2414,7 @@ func (x *ResetOffsetsRequest) String() string {
 func (*ResetOffsetsRequest) ProtoMessage() {}
 
 func (x *ResetOffsetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[27]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2427,7 @@ func (x *ResetOffsetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetOffsetsRequest.ProtoReflect.Descriptor instead.
 func (*ResetOffsetsRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{27}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ResetOffsetsRequest) GetGroup() string {
@@ -2396,7 +2462,7 @@ type ResetOffsetsResponse struct {
 
 func (x *ResetOffsetsResponse) Reset() {
 	*x = ResetOffsetsResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[28]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2408,7 +2474,7 @@ func (x *ResetOffsetsResponse) String() string {
 func (*ResetOffsetsResponse) ProtoMessage() {}
 
 func (x *ResetOffsetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[28]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2421,7 +2487,7 @@ func (x *ResetOffsetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetOffsetsResponse.ProtoReflect.Descriptor instead.
 func (*ResetOffsetsResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{28}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ResetOffsetsResponse) GetOffsets() []*ResetOffset {
@@ -2450,7 +2516,7 @@ type ResetOffset struct {
 
 func (x *ResetOffset) Reset() {
 	*x = ResetOffset{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[29]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2462,7 +2528,7 @@ func (x *ResetOffset) String() string {
 func (*ResetOffset) ProtoMessage() {}
 
 func (x *ResetOffset) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[29]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2475,7 +2541,7 @@ func (x *ResetOffset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetOffset.ProtoReflect.Descriptor instead.
 func (*ResetOffset) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{29}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ResetOffset) GetTopicId() []byte {
@@ -2530,7 +2596,7 @@ type SimulateGroupRequest struct {
 
 func (x *SimulateGroupRequest) Reset() {
 	*x = SimulateGroupRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[30]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2542,7 +2608,7 @@ func (x *SimulateGroupRequest) String() string {
 func (*SimulateGroupRequest) ProtoMessage() {}
 
 func (x *SimulateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[30]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2555,7 +2621,7 @@ func (x *SimulateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimulateGroupRequest.ProtoReflect.Descriptor instead.
 func (*SimulateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{30}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SimulateGroupRequest) GetGroup() string {
@@ -2602,7 +2668,7 @@ type SimulateGroupResponse struct {
 
 func (x *SimulateGroupResponse) Reset() {
 	*x = SimulateGroupResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[31]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2614,7 +2680,7 @@ func (x *SimulateGroupResponse) String() string {
 func (*SimulateGroupResponse) ProtoMessage() {}
 
 func (x *SimulateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[31]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2627,7 +2693,7 @@ func (x *SimulateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimulateGroupResponse.ProtoReflect.Descriptor instead.
 func (*SimulateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{31}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SimulateGroupResponse) GetMembers() []*SimulatedMember {
@@ -2670,7 +2736,7 @@ type SimulatedMember struct {
 
 func (x *SimulatedMember) Reset() {
 	*x = SimulatedMember{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[32]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2682,7 +2748,7 @@ func (x *SimulatedMember) String() string {
 func (*SimulatedMember) ProtoMessage() {}
 
 func (x *SimulatedMember) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[32]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2695,7 +2761,7 @@ func (x *SimulatedMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimulatedMember.ProtoReflect.Descriptor instead.
 func (*SimulatedMember) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{32}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SimulatedMember) GetMemberId() string {
@@ -2750,7 +2816,7 @@ type PartitionMove struct {
 
 func (x *PartitionMove) Reset() {
 	*x = PartitionMove{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[33]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2762,7 +2828,7 @@ func (x *PartitionMove) String() string {
 func (*PartitionMove) ProtoMessage() {}
 
 func (x *PartitionMove) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[33]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2775,7 +2841,7 @@ func (x *PartitionMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionMove.ProtoReflect.Descriptor instead.
 func (*PartitionMove) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{33}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PartitionMove) GetTopicId() []byte {
@@ -2819,7 +2885,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[34]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2831,7 +2897,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[34]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2844,7 +2910,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{34}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListGroupsRequest) GetPageSize() int32 {
@@ -2874,7 +2940,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[35]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2886,7 +2952,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[35]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2899,7 +2965,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{35}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*GroupSummary {
@@ -2933,7 +2999,7 @@ type GroupSummary struct {
 
 func (x *GroupSummary) Reset() {
 	*x = GroupSummary{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[36]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2945,7 +3011,7 @@ func (x *GroupSummary) String() string {
 func (*GroupSummary) ProtoMessage() {}
 
 func (x *GroupSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[36]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2958,7 +3024,7 @@ func (x *GroupSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupSummary.ProtoReflect.Descriptor instead.
 func (*GroupSummary) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{36}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GroupSummary) GetGroup() string {
@@ -3000,7 +3066,7 @@ type DescribeGroupRequest struct {
 
 func (x *DescribeGroupRequest) Reset() {
 	*x = DescribeGroupRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[37]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3012,7 +3078,7 @@ func (x *DescribeGroupRequest) String() string {
 func (*DescribeGroupRequest) ProtoMessage() {}
 
 func (x *DescribeGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[37]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3025,7 +3091,7 @@ func (x *DescribeGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeGroupRequest.ProtoReflect.Descriptor instead.
 func (*DescribeGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{37}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DescribeGroupRequest) GetGroup() string {
@@ -3056,7 +3122,7 @@ type DescribeGroupResponse struct {
 
 func (x *DescribeGroupResponse) Reset() {
 	*x = DescribeGroupResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[38]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3134,7 @@ func (x *DescribeGroupResponse) String() string {
 func (*DescribeGroupResponse) ProtoMessage() {}
 
 func (x *DescribeGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[38]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3147,7 @@ func (x *DescribeGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeGroupResponse.ProtoReflect.Descriptor instead.
 func (*DescribeGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{38}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DescribeGroupResponse) GetSummary() *GroupSummary {
@@ -3153,7 +3219,7 @@ type Rebalance struct {
 
 func (x *Rebalance) Reset() {
 	*x = Rebalance{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[39]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3165,7 +3231,7 @@ func (x *Rebalance) String() string {
 func (*Rebalance) ProtoMessage() {}
 
 func (x *Rebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[39]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3178,7 +3244,7 @@ func (x *Rebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
 func (*Rebalance) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{39}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Rebalance) GetGroupEpoch() int64 {
@@ -3256,7 +3322,7 @@ type UnownedPartition struct {
 
 func (x *UnownedPartition) Reset() {
 	*x = UnownedPartition{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[40]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3268,7 +3334,7 @@ func (x *UnownedPartition) String() string {
 func (*UnownedPartition) ProtoMessage() {}
 
 func (x *UnownedPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[40]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3281,7 +3347,7 @@ func (x *UnownedPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnownedPartition.ProtoReflect.Descriptor instead.
 func (*UnownedPartition) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{40}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *UnownedPartition) GetTopicId() []byte {
@@ -3367,7 +3433,7 @@ type GroupMember struct {
 
 func (x *GroupMember) Reset() {
 	*x = GroupMember{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[41]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3379,7 +3445,7 @@ func (x *GroupMember) String() string {
 func (*GroupMember) ProtoMessage() {}
 
 func (x *GroupMember) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[41]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3392,7 +3458,7 @@ func (x *GroupMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupMember.ProtoReflect.Descriptor instead.
 func (*GroupMember) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{41}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GroupMember) GetMemberId() string {
@@ -3545,7 +3611,7 @@ type RevokingPartition struct {
 
 func (x *RevokingPartition) Reset() {
 	*x = RevokingPartition{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[42]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3557,7 +3623,7 @@ func (x *RevokingPartition) String() string {
 func (*RevokingPartition) ProtoMessage() {}
 
 func (x *RevokingPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[42]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3570,7 +3636,7 @@ func (x *RevokingPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokingPartition.ProtoReflect.Descriptor instead.
 func (*RevokingPartition) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{42}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RevokingPartition) GetTopicId() []byte {
@@ -3612,7 +3678,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[43]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3624,7 +3690,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[43]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3637,7 +3703,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{43}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -3656,7 +3722,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[44]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3668,7 +3734,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[44]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3681,14 +3747,14 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{44}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{45}
 }
 
 var File_leat_coordinator_v1_group_service_proto protoreflect.FileDescriptor
 
 const file_leat_coordinator_v1_group_service_proto_rawDesc = "" +
 	"\n" +
-	"'leat/coordinator/v1/group_service.proto\x12\x13leat.coordinator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leat/type/v1/error.proto\x1a\x1cleat/type/v1/handshake.proto\"\x9e\x04\n" +
+	"'leat/coordinator/v1/group_service.proto\x12\x13leat.coordinator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leat/type/v1/error.proto\x1a\x1cleat/type/v1/handshake.proto\"\xdb\x04\n" +
 	"\vJoinRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1b\n" +
 	"\tmember_id\x18\x02 \x01(\tR\bmemberId\x12<\n" +
@@ -3698,7 +3764,8 @@ const file_leat_coordinator_v1_group_service_proto_rawDesc = "" +
 	"\x06commit\x18\x06 \x01(\v2!.leat.coordinator.v1.MemberCommitH\x00R\x06commit\x125\n" +
 	"\x04ping\x18\a \x01(\v2\x1f.leat.coordinator.v1.MemberPingH\x00R\x04ping\x12A\n" +
 	"\brevoking\x18\b \x01(\v2#.leat.coordinator.v1.MemberRevokingH\x00R\brevoking\x128\n" +
-	"\x05leave\x18\t \x01(\v2 .leat.coordinator.v1.MemberLeaveH\x00R\x05leave\x123\n" +
+	"\x05leave\x18\t \x01(\v2 .leat.coordinator.v1.MemberLeaveH\x00R\x05leave\x12;\n" +
+	"\x06detach\x18\v \x01(\v2!.leat.coordinator.v1.MemberDetachH\x00R\x06detach\x123\n" +
 	"\asilence\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\asilenceB\t\n" +
 	"\amessage\"a\n" +
@@ -3767,6 +3834,8 @@ const file_leat_coordinator_v1_group_service_proto_rawDesc = "" +
 	"partitions\x18\x02 \x03(\v2#.leat.coordinator.v1.OwnedPartitionR\n" +
 	"partitions\"%\n" +
 	"\vMemberLeave\x12\x16\n" +
+	"\x06attach\x18\x01 \x01(\x03R\x06attach\"&\n" +
+	"\fMemberDetach\x12\x16\n" +
 	"\x06attach\x18\x01 \x01(\x03R\x06attach\"\x87\x04\n" +
 	"\fJoinResponse\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1b\n" +
@@ -4003,7 +4072,7 @@ func file_leat_coordinator_v1_group_service_proto_rawDescGZIP() []byte {
 }
 
 var file_leat_coordinator_v1_group_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_leat_coordinator_v1_group_service_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_leat_coordinator_v1_group_service_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_leat_coordinator_v1_group_service_proto_goTypes = []any{
 	(OffsetResetPolicy)(0),        // 0: leat.coordinator.v1.OffsetResetPolicy
 	(WaitingFor)(0),               // 1: leat.coordinator.v1.WaitingFor
@@ -4019,45 +4088,46 @@ var file_leat_coordinator_v1_group_service_proto_goTypes = []any{
 	(*MemberProgress)(nil),        // 11: leat.coordinator.v1.MemberProgress
 	(*MemberRevoking)(nil),        // 12: leat.coordinator.v1.MemberRevoking
 	(*MemberLeave)(nil),           // 13: leat.coordinator.v1.MemberLeave
-	(*JoinResponse)(nil),          // 14: leat.coordinator.v1.JoinResponse
-	(*JoinInitialResponse)(nil),   // 15: leat.coordinator.v1.JoinInitialResponse
-	(*MemberOpened)(nil),          // 16: leat.coordinator.v1.MemberOpened
-	(*Assignment)(nil),            // 17: leat.coordinator.v1.Assignment
-	(*AssignedPartition)(nil),     // 18: leat.coordinator.v1.AssignedPartition
-	(*CommitResult)(nil),          // 19: leat.coordinator.v1.CommitResult
-	(*PartitionCommitError)(nil),  // 20: leat.coordinator.v1.PartitionCommitError
-	(*MemberPong)(nil),            // 21: leat.coordinator.v1.MemberPong
-	(*MemberFenced)(nil),          // 22: leat.coordinator.v1.MemberFenced
-	(*MemberLeft)(nil),            // 23: leat.coordinator.v1.MemberLeft
-	(*FetchOffsetsRequest)(nil),   // 24: leat.coordinator.v1.FetchOffsetsRequest
-	(*GroupPartition)(nil),        // 25: leat.coordinator.v1.GroupPartition
-	(*FetchOffsetsResponse)(nil),  // 26: leat.coordinator.v1.FetchOffsetsResponse
-	(*CommittedOffset)(nil),       // 27: leat.coordinator.v1.CommittedOffset
-	(*CommitOffsetsRequest)(nil),  // 28: leat.coordinator.v1.CommitOffsetsRequest
-	(*CommitOffsetsResponse)(nil), // 29: leat.coordinator.v1.CommitOffsetsResponse
-	(*ResetOffsetsRequest)(nil),   // 30: leat.coordinator.v1.ResetOffsetsRequest
-	(*ResetOffsetsResponse)(nil),  // 31: leat.coordinator.v1.ResetOffsetsResponse
-	(*ResetOffset)(nil),           // 32: leat.coordinator.v1.ResetOffset
-	(*SimulateGroupRequest)(nil),  // 33: leat.coordinator.v1.SimulateGroupRequest
-	(*SimulateGroupResponse)(nil), // 34: leat.coordinator.v1.SimulateGroupResponse
-	(*SimulatedMember)(nil),       // 35: leat.coordinator.v1.SimulatedMember
-	(*PartitionMove)(nil),         // 36: leat.coordinator.v1.PartitionMove
-	(*ListGroupsRequest)(nil),     // 37: leat.coordinator.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),    // 38: leat.coordinator.v1.ListGroupsResponse
-	(*GroupSummary)(nil),          // 39: leat.coordinator.v1.GroupSummary
-	(*DescribeGroupRequest)(nil),  // 40: leat.coordinator.v1.DescribeGroupRequest
-	(*DescribeGroupResponse)(nil), // 41: leat.coordinator.v1.DescribeGroupResponse
-	(*Rebalance)(nil),             // 42: leat.coordinator.v1.Rebalance
-	(*UnownedPartition)(nil),      // 43: leat.coordinator.v1.UnownedPartition
-	(*GroupMember)(nil),           // 44: leat.coordinator.v1.GroupMember
-	(*RevokingPartition)(nil),     // 45: leat.coordinator.v1.RevokingPartition
-	(*DeleteGroupRequest)(nil),    // 46: leat.coordinator.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),   // 47: leat.coordinator.v1.DeleteGroupResponse
-	(*durationpb.Duration)(nil),   // 48: google.protobuf.Duration
-	(*v1.Handshake)(nil),          // 49: leat.type.v1.Handshake
-	(*v1.Process)(nil),            // 50: leat.type.v1.Process
-	(*v1.Error)(nil),              // 51: leat.type.v1.Error
-	(*timestamppb.Timestamp)(nil), // 52: google.protobuf.Timestamp
+	(*MemberDetach)(nil),          // 14: leat.coordinator.v1.MemberDetach
+	(*JoinResponse)(nil),          // 15: leat.coordinator.v1.JoinResponse
+	(*JoinInitialResponse)(nil),   // 16: leat.coordinator.v1.JoinInitialResponse
+	(*MemberOpened)(nil),          // 17: leat.coordinator.v1.MemberOpened
+	(*Assignment)(nil),            // 18: leat.coordinator.v1.Assignment
+	(*AssignedPartition)(nil),     // 19: leat.coordinator.v1.AssignedPartition
+	(*CommitResult)(nil),          // 20: leat.coordinator.v1.CommitResult
+	(*PartitionCommitError)(nil),  // 21: leat.coordinator.v1.PartitionCommitError
+	(*MemberPong)(nil),            // 22: leat.coordinator.v1.MemberPong
+	(*MemberFenced)(nil),          // 23: leat.coordinator.v1.MemberFenced
+	(*MemberLeft)(nil),            // 24: leat.coordinator.v1.MemberLeft
+	(*FetchOffsetsRequest)(nil),   // 25: leat.coordinator.v1.FetchOffsetsRequest
+	(*GroupPartition)(nil),        // 26: leat.coordinator.v1.GroupPartition
+	(*FetchOffsetsResponse)(nil),  // 27: leat.coordinator.v1.FetchOffsetsResponse
+	(*CommittedOffset)(nil),       // 28: leat.coordinator.v1.CommittedOffset
+	(*CommitOffsetsRequest)(nil),  // 29: leat.coordinator.v1.CommitOffsetsRequest
+	(*CommitOffsetsResponse)(nil), // 30: leat.coordinator.v1.CommitOffsetsResponse
+	(*ResetOffsetsRequest)(nil),   // 31: leat.coordinator.v1.ResetOffsetsRequest
+	(*ResetOffsetsResponse)(nil),  // 32: leat.coordinator.v1.ResetOffsetsResponse
+	(*ResetOffset)(nil),           // 33: leat.coordinator.v1.ResetOffset
+	(*SimulateGroupRequest)(nil),  // 34: leat.coordinator.v1.SimulateGroupRequest
+	(*SimulateGroupResponse)(nil), // 35: leat.coordinator.v1.SimulateGroupResponse
+	(*SimulatedMember)(nil),       // 36: leat.coordinator.v1.SimulatedMember
+	(*PartitionMove)(nil),         // 37: leat.coordinator.v1.PartitionMove
+	(*ListGroupsRequest)(nil),     // 38: leat.coordinator.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),    // 39: leat.coordinator.v1.ListGroupsResponse
+	(*GroupSummary)(nil),          // 40: leat.coordinator.v1.GroupSummary
+	(*DescribeGroupRequest)(nil),  // 41: leat.coordinator.v1.DescribeGroupRequest
+	(*DescribeGroupResponse)(nil), // 42: leat.coordinator.v1.DescribeGroupResponse
+	(*Rebalance)(nil),             // 43: leat.coordinator.v1.Rebalance
+	(*UnownedPartition)(nil),      // 44: leat.coordinator.v1.UnownedPartition
+	(*GroupMember)(nil),           // 45: leat.coordinator.v1.GroupMember
+	(*RevokingPartition)(nil),     // 46: leat.coordinator.v1.RevokingPartition
+	(*DeleteGroupRequest)(nil),    // 47: leat.coordinator.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),   // 48: leat.coordinator.v1.DeleteGroupResponse
+	(*durationpb.Duration)(nil),   // 49: google.protobuf.Duration
+	(*v1.Handshake)(nil),          // 50: leat.type.v1.Handshake
+	(*v1.Process)(nil),            // 51: leat.type.v1.Process
+	(*v1.Error)(nil),              // 52: leat.type.v1.Error
+	(*timestamppb.Timestamp)(nil), // 53: google.protobuf.Timestamp
 }
 var file_leat_coordinator_v1_group_service_proto_depIdxs = []int32{
 	4,  // 0: leat.coordinator.v1.JoinRequest.initial:type_name -> leat.coordinator.v1.JoinInitial
@@ -4067,93 +4137,94 @@ var file_leat_coordinator_v1_group_service_proto_depIdxs = []int32{
 	10, // 4: leat.coordinator.v1.JoinRequest.ping:type_name -> leat.coordinator.v1.MemberPing
 	12, // 5: leat.coordinator.v1.JoinRequest.revoking:type_name -> leat.coordinator.v1.MemberRevoking
 	13, // 6: leat.coordinator.v1.JoinRequest.leave:type_name -> leat.coordinator.v1.MemberLeave
-	48, // 7: leat.coordinator.v1.JoinRequest.silence:type_name -> google.protobuf.Duration
-	49, // 8: leat.coordinator.v1.JoinInitial.handshake:type_name -> leat.type.v1.Handshake
-	48, // 9: leat.coordinator.v1.MemberOpen.session_timeout:type_name -> google.protobuf.Duration
-	48, // 10: leat.coordinator.v1.MemberOpen.rebalance_timeout:type_name -> google.protobuf.Duration
-	6,  // 11: leat.coordinator.v1.MemberOpen.owned:type_name -> leat.coordinator.v1.OwnedPartition
-	0,  // 12: leat.coordinator.v1.MemberOpen.reset_policy:type_name -> leat.coordinator.v1.OffsetResetPolicy
-	48, // 13: leat.coordinator.v1.MemberOpen.reset_by_duration:type_name -> google.protobuf.Duration
-	48, // 14: leat.coordinator.v1.MemberOpen.max_processing:type_name -> google.protobuf.Duration
-	6,  // 15: leat.coordinator.v1.AssignmentAck.owned:type_name -> leat.coordinator.v1.OwnedPartition
-	9,  // 16: leat.coordinator.v1.MemberCommit.offsets:type_name -> leat.coordinator.v1.OffsetCommit
-	11, // 17: leat.coordinator.v1.MemberPing.progress:type_name -> leat.coordinator.v1.MemberProgress
-	48, // 18: leat.coordinator.v1.MemberProgress.oldest_unprocessed_age:type_name -> google.protobuf.Duration
-	1,  // 19: leat.coordinator.v1.MemberProgress.waiting_for:type_name -> leat.coordinator.v1.WaitingFor
-	6,  // 20: leat.coordinator.v1.MemberRevoking.partitions:type_name -> leat.coordinator.v1.OwnedPartition
-	15, // 21: leat.coordinator.v1.JoinResponse.initial:type_name -> leat.coordinator.v1.JoinInitialResponse
-	16, // 22: leat.coordinator.v1.JoinResponse.opened:type_name -> leat.coordinator.v1.MemberOpened
-	17, // 23: leat.coordinator.v1.JoinResponse.assignment:type_name -> leat.coordinator.v1.Assignment
-	19, // 24: leat.coordinator.v1.JoinResponse.commit_result:type_name -> leat.coordinator.v1.CommitResult
-	21, // 25: leat.coordinator.v1.JoinResponse.pong:type_name -> leat.coordinator.v1.MemberPong
-	22, // 26: leat.coordinator.v1.JoinResponse.fenced:type_name -> leat.coordinator.v1.MemberFenced
-	23, // 27: leat.coordinator.v1.JoinResponse.left:type_name -> leat.coordinator.v1.MemberLeft
-	49, // 28: leat.coordinator.v1.JoinInitialResponse.handshake:type_name -> leat.type.v1.Handshake
-	50, // 29: leat.coordinator.v1.JoinInitialResponse.coordinator:type_name -> leat.type.v1.Process
-	48, // 30: leat.coordinator.v1.MemberOpened.ping_interval:type_name -> google.protobuf.Duration
-	48, // 31: leat.coordinator.v1.MemberOpened.session_timeout:type_name -> google.protobuf.Duration
-	18, // 32: leat.coordinator.v1.Assignment.partitions:type_name -> leat.coordinator.v1.AssignedPartition
-	48, // 33: leat.coordinator.v1.Assignment.revocation_timeout:type_name -> google.protobuf.Duration
-	51, // 34: leat.coordinator.v1.CommitResult.error:type_name -> leat.type.v1.Error
-	20, // 35: leat.coordinator.v1.CommitResult.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
-	51, // 36: leat.coordinator.v1.PartitionCommitError.error:type_name -> leat.type.v1.Error
-	51, // 37: leat.coordinator.v1.MemberFenced.error:type_name -> leat.type.v1.Error
-	25, // 38: leat.coordinator.v1.FetchOffsetsRequest.partitions:type_name -> leat.coordinator.v1.GroupPartition
-	27, // 39: leat.coordinator.v1.FetchOffsetsResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
-	52, // 40: leat.coordinator.v1.CommittedOffset.committed_at:type_name -> google.protobuf.Timestamp
-	9,  // 41: leat.coordinator.v1.CommitOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
-	20, // 42: leat.coordinator.v1.CommitOffsetsResponse.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
-	9,  // 43: leat.coordinator.v1.ResetOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
-	48, // 44: leat.coordinator.v1.ResetOffsetsRequest.revocation_timeout:type_name -> google.protobuf.Duration
-	32, // 45: leat.coordinator.v1.ResetOffsetsResponse.offsets:type_name -> leat.coordinator.v1.ResetOffset
-	51, // 46: leat.coordinator.v1.ResetOffset.error:type_name -> leat.type.v1.Error
-	35, // 47: leat.coordinator.v1.SimulateGroupResponse.members:type_name -> leat.coordinator.v1.SimulatedMember
-	36, // 48: leat.coordinator.v1.SimulateGroupResponse.moves:type_name -> leat.coordinator.v1.PartitionMove
-	25, // 49: leat.coordinator.v1.SimulatedMember.partitions:type_name -> leat.coordinator.v1.GroupPartition
-	39, // 50: leat.coordinator.v1.ListGroupsResponse.groups:type_name -> leat.coordinator.v1.GroupSummary
-	2,  // 51: leat.coordinator.v1.GroupSummary.state:type_name -> leat.coordinator.v1.GroupState
-	39, // 52: leat.coordinator.v1.DescribeGroupResponse.summary:type_name -> leat.coordinator.v1.GroupSummary
-	44, // 53: leat.coordinator.v1.DescribeGroupResponse.members:type_name -> leat.coordinator.v1.GroupMember
-	27, // 54: leat.coordinator.v1.DescribeGroupResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
-	42, // 55: leat.coordinator.v1.DescribeGroupResponse.rebalances:type_name -> leat.coordinator.v1.Rebalance
-	43, // 56: leat.coordinator.v1.DescribeGroupResponse.unowned:type_name -> leat.coordinator.v1.UnownedPartition
-	52, // 57: leat.coordinator.v1.Rebalance.started_at:type_name -> google.protobuf.Timestamp
-	36, // 58: leat.coordinator.v1.Rebalance.moves:type_name -> leat.coordinator.v1.PartitionMove
-	52, // 59: leat.coordinator.v1.Rebalance.finished_at:type_name -> google.protobuf.Timestamp
-	48, // 60: leat.coordinator.v1.Rebalance.longest_unowned:type_name -> google.protobuf.Duration
-	48, // 61: leat.coordinator.v1.Rebalance.total_unowned:type_name -> google.protobuf.Duration
-	48, // 62: leat.coordinator.v1.UnownedPartition.since:type_name -> google.protobuf.Duration
-	6,  // 63: leat.coordinator.v1.GroupMember.owned:type_name -> leat.coordinator.v1.OwnedPartition
-	6,  // 64: leat.coordinator.v1.GroupMember.target:type_name -> leat.coordinator.v1.OwnedPartition
-	48, // 65: leat.coordinator.v1.GroupMember.session_timeout:type_name -> google.protobuf.Duration
-	48, // 66: leat.coordinator.v1.GroupMember.rebalance_timeout:type_name -> google.protobuf.Duration
-	48, // 67: leat.coordinator.v1.GroupMember.max_processing:type_name -> google.protobuf.Duration
-	48, // 68: leat.coordinator.v1.GroupMember.last_sign:type_name -> google.protobuf.Duration
-	11, // 69: leat.coordinator.v1.GroupMember.progress:type_name -> leat.coordinator.v1.MemberProgress
-	45, // 70: leat.coordinator.v1.GroupMember.revoking:type_name -> leat.coordinator.v1.RevokingPartition
-	25, // 71: leat.coordinator.v1.GroupMember.stuck:type_name -> leat.coordinator.v1.GroupPartition
-	48, // 72: leat.coordinator.v1.RevokingPartition.remaining:type_name -> google.protobuf.Duration
-	3,  // 73: leat.coordinator.v1.GroupService.Join:input_type -> leat.coordinator.v1.JoinRequest
-	24, // 74: leat.coordinator.v1.GroupService.FetchOffsets:input_type -> leat.coordinator.v1.FetchOffsetsRequest
-	28, // 75: leat.coordinator.v1.GroupService.CommitOffsets:input_type -> leat.coordinator.v1.CommitOffsetsRequest
-	30, // 76: leat.coordinator.v1.GroupService.ResetOffsets:input_type -> leat.coordinator.v1.ResetOffsetsRequest
-	33, // 77: leat.coordinator.v1.GroupService.SimulateGroup:input_type -> leat.coordinator.v1.SimulateGroupRequest
-	37, // 78: leat.coordinator.v1.GroupService.ListGroups:input_type -> leat.coordinator.v1.ListGroupsRequest
-	40, // 79: leat.coordinator.v1.GroupService.DescribeGroup:input_type -> leat.coordinator.v1.DescribeGroupRequest
-	46, // 80: leat.coordinator.v1.GroupService.DeleteGroup:input_type -> leat.coordinator.v1.DeleteGroupRequest
-	14, // 81: leat.coordinator.v1.GroupService.Join:output_type -> leat.coordinator.v1.JoinResponse
-	26, // 82: leat.coordinator.v1.GroupService.FetchOffsets:output_type -> leat.coordinator.v1.FetchOffsetsResponse
-	29, // 83: leat.coordinator.v1.GroupService.CommitOffsets:output_type -> leat.coordinator.v1.CommitOffsetsResponse
-	31, // 84: leat.coordinator.v1.GroupService.ResetOffsets:output_type -> leat.coordinator.v1.ResetOffsetsResponse
-	34, // 85: leat.coordinator.v1.GroupService.SimulateGroup:output_type -> leat.coordinator.v1.SimulateGroupResponse
-	38, // 86: leat.coordinator.v1.GroupService.ListGroups:output_type -> leat.coordinator.v1.ListGroupsResponse
-	41, // 87: leat.coordinator.v1.GroupService.DescribeGroup:output_type -> leat.coordinator.v1.DescribeGroupResponse
-	47, // 88: leat.coordinator.v1.GroupService.DeleteGroup:output_type -> leat.coordinator.v1.DeleteGroupResponse
-	81, // [81:89] is the sub-list for method output_type
-	73, // [73:81] is the sub-list for method input_type
-	73, // [73:73] is the sub-list for extension type_name
-	73, // [73:73] is the sub-list for extension extendee
-	0,  // [0:73] is the sub-list for field type_name
+	14, // 7: leat.coordinator.v1.JoinRequest.detach:type_name -> leat.coordinator.v1.MemberDetach
+	49, // 8: leat.coordinator.v1.JoinRequest.silence:type_name -> google.protobuf.Duration
+	50, // 9: leat.coordinator.v1.JoinInitial.handshake:type_name -> leat.type.v1.Handshake
+	49, // 10: leat.coordinator.v1.MemberOpen.session_timeout:type_name -> google.protobuf.Duration
+	49, // 11: leat.coordinator.v1.MemberOpen.rebalance_timeout:type_name -> google.protobuf.Duration
+	6,  // 12: leat.coordinator.v1.MemberOpen.owned:type_name -> leat.coordinator.v1.OwnedPartition
+	0,  // 13: leat.coordinator.v1.MemberOpen.reset_policy:type_name -> leat.coordinator.v1.OffsetResetPolicy
+	49, // 14: leat.coordinator.v1.MemberOpen.reset_by_duration:type_name -> google.protobuf.Duration
+	49, // 15: leat.coordinator.v1.MemberOpen.max_processing:type_name -> google.protobuf.Duration
+	6,  // 16: leat.coordinator.v1.AssignmentAck.owned:type_name -> leat.coordinator.v1.OwnedPartition
+	9,  // 17: leat.coordinator.v1.MemberCommit.offsets:type_name -> leat.coordinator.v1.OffsetCommit
+	11, // 18: leat.coordinator.v1.MemberPing.progress:type_name -> leat.coordinator.v1.MemberProgress
+	49, // 19: leat.coordinator.v1.MemberProgress.oldest_unprocessed_age:type_name -> google.protobuf.Duration
+	1,  // 20: leat.coordinator.v1.MemberProgress.waiting_for:type_name -> leat.coordinator.v1.WaitingFor
+	6,  // 21: leat.coordinator.v1.MemberRevoking.partitions:type_name -> leat.coordinator.v1.OwnedPartition
+	16, // 22: leat.coordinator.v1.JoinResponse.initial:type_name -> leat.coordinator.v1.JoinInitialResponse
+	17, // 23: leat.coordinator.v1.JoinResponse.opened:type_name -> leat.coordinator.v1.MemberOpened
+	18, // 24: leat.coordinator.v1.JoinResponse.assignment:type_name -> leat.coordinator.v1.Assignment
+	20, // 25: leat.coordinator.v1.JoinResponse.commit_result:type_name -> leat.coordinator.v1.CommitResult
+	22, // 26: leat.coordinator.v1.JoinResponse.pong:type_name -> leat.coordinator.v1.MemberPong
+	23, // 27: leat.coordinator.v1.JoinResponse.fenced:type_name -> leat.coordinator.v1.MemberFenced
+	24, // 28: leat.coordinator.v1.JoinResponse.left:type_name -> leat.coordinator.v1.MemberLeft
+	50, // 29: leat.coordinator.v1.JoinInitialResponse.handshake:type_name -> leat.type.v1.Handshake
+	51, // 30: leat.coordinator.v1.JoinInitialResponse.coordinator:type_name -> leat.type.v1.Process
+	49, // 31: leat.coordinator.v1.MemberOpened.ping_interval:type_name -> google.protobuf.Duration
+	49, // 32: leat.coordinator.v1.MemberOpened.session_timeout:type_name -> google.protobuf.Duration
+	19, // 33: leat.coordinator.v1.Assignment.partitions:type_name -> leat.coordinator.v1.AssignedPartition
+	49, // 34: leat.coordinator.v1.Assignment.revocation_timeout:type_name -> google.protobuf.Duration
+	52, // 35: leat.coordinator.v1.CommitResult.error:type_name -> leat.type.v1.Error
+	21, // 36: leat.coordinator.v1.CommitResult.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
+	52, // 37: leat.coordinator.v1.PartitionCommitError.error:type_name -> leat.type.v1.Error
+	52, // 38: leat.coordinator.v1.MemberFenced.error:type_name -> leat.type.v1.Error
+	26, // 39: leat.coordinator.v1.FetchOffsetsRequest.partitions:type_name -> leat.coordinator.v1.GroupPartition
+	28, // 40: leat.coordinator.v1.FetchOffsetsResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
+	53, // 41: leat.coordinator.v1.CommittedOffset.committed_at:type_name -> google.protobuf.Timestamp
+	9,  // 42: leat.coordinator.v1.CommitOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
+	21, // 43: leat.coordinator.v1.CommitOffsetsResponse.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
+	9,  // 44: leat.coordinator.v1.ResetOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
+	49, // 45: leat.coordinator.v1.ResetOffsetsRequest.revocation_timeout:type_name -> google.protobuf.Duration
+	33, // 46: leat.coordinator.v1.ResetOffsetsResponse.offsets:type_name -> leat.coordinator.v1.ResetOffset
+	52, // 47: leat.coordinator.v1.ResetOffset.error:type_name -> leat.type.v1.Error
+	36, // 48: leat.coordinator.v1.SimulateGroupResponse.members:type_name -> leat.coordinator.v1.SimulatedMember
+	37, // 49: leat.coordinator.v1.SimulateGroupResponse.moves:type_name -> leat.coordinator.v1.PartitionMove
+	26, // 50: leat.coordinator.v1.SimulatedMember.partitions:type_name -> leat.coordinator.v1.GroupPartition
+	40, // 51: leat.coordinator.v1.ListGroupsResponse.groups:type_name -> leat.coordinator.v1.GroupSummary
+	2,  // 52: leat.coordinator.v1.GroupSummary.state:type_name -> leat.coordinator.v1.GroupState
+	40, // 53: leat.coordinator.v1.DescribeGroupResponse.summary:type_name -> leat.coordinator.v1.GroupSummary
+	45, // 54: leat.coordinator.v1.DescribeGroupResponse.members:type_name -> leat.coordinator.v1.GroupMember
+	28, // 55: leat.coordinator.v1.DescribeGroupResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
+	43, // 56: leat.coordinator.v1.DescribeGroupResponse.rebalances:type_name -> leat.coordinator.v1.Rebalance
+	44, // 57: leat.coordinator.v1.DescribeGroupResponse.unowned:type_name -> leat.coordinator.v1.UnownedPartition
+	53, // 58: leat.coordinator.v1.Rebalance.started_at:type_name -> google.protobuf.Timestamp
+	37, // 59: leat.coordinator.v1.Rebalance.moves:type_name -> leat.coordinator.v1.PartitionMove
+	53, // 60: leat.coordinator.v1.Rebalance.finished_at:type_name -> google.protobuf.Timestamp
+	49, // 61: leat.coordinator.v1.Rebalance.longest_unowned:type_name -> google.protobuf.Duration
+	49, // 62: leat.coordinator.v1.Rebalance.total_unowned:type_name -> google.protobuf.Duration
+	49, // 63: leat.coordinator.v1.UnownedPartition.since:type_name -> google.protobuf.Duration
+	6,  // 64: leat.coordinator.v1.GroupMember.owned:type_name -> leat.coordinator.v1.OwnedPartition
+	6,  // 65: leat.coordinator.v1.GroupMember.target:type_name -> leat.coordinator.v1.OwnedPartition
+	49, // 66: leat.coordinator.v1.GroupMember.session_timeout:type_name -> google.protobuf.Duration
+	49, // 67: leat.coordinator.v1.GroupMember.rebalance_timeout:type_name -> google.protobuf.Duration
+	49, // 68: leat.coordinator.v1.GroupMember.max_processing:type_name -> google.protobuf.Duration
+	49, // 69: leat.coordinator.v1.GroupMember.last_sign:type_name -> google.protobuf.Duration
+	11, // 70: leat.coordinator.v1.GroupMember.progress:type_name -> leat.coordinator.v1.MemberProgress
+	46, // 71: leat.coordinator.v1.GroupMember.revoking:type_name -> leat.coordinator.v1.RevokingPartition
+	26, // 72: leat.coordinator.v1.GroupMember.stuck:type_name -> leat.coordinator.v1.GroupPartition
+	49, // 73: leat.coordinator.v1.RevokingPartition.remaining:type_name -> google.protobuf.Duration
+	3,  // 74: leat.coordinator.v1.GroupService.Join:input_type -> leat.coordinator.v1.JoinRequest
+	25, // 75: leat.coordinator.v1.GroupService.FetchOffsets:input_type -> leat.coordinator.v1.FetchOffsetsRequest
+	29, // 76: leat.coordinator.v1.GroupService.CommitOffsets:input_type -> leat.coordinator.v1.CommitOffsetsRequest
+	31, // 77: leat.coordinator.v1.GroupService.ResetOffsets:input_type -> leat.coordinator.v1.ResetOffsetsRequest
+	34, // 78: leat.coordinator.v1.GroupService.SimulateGroup:input_type -> leat.coordinator.v1.SimulateGroupRequest
+	38, // 79: leat.coordinator.v1.GroupService.ListGroups:input_type -> leat.coordinator.v1.ListGroupsRequest
+	41, // 80: leat.coordinator.v1.GroupService.DescribeGroup:input_type -> leat.coordinator.v1.DescribeGroupRequest
+	47, // 81: leat.coordinator.v1.GroupService.DeleteGroup:input_type -> leat.coordinator.v1.DeleteGroupRequest
+	15, // 82: leat.coordinator.v1.GroupService.Join:output_type -> leat.coordinator.v1.JoinResponse
+	27, // 83: leat.coordinator.v1.GroupService.FetchOffsets:output_type -> leat.coordinator.v1.FetchOffsetsResponse
+	30, // 84: leat.coordinator.v1.GroupService.CommitOffsets:output_type -> leat.coordinator.v1.CommitOffsetsResponse
+	32, // 85: leat.coordinator.v1.GroupService.ResetOffsets:output_type -> leat.coordinator.v1.ResetOffsetsResponse
+	35, // 86: leat.coordinator.v1.GroupService.SimulateGroup:output_type -> leat.coordinator.v1.SimulateGroupResponse
+	39, // 87: leat.coordinator.v1.GroupService.ListGroups:output_type -> leat.coordinator.v1.ListGroupsResponse
+	42, // 88: leat.coordinator.v1.GroupService.DescribeGroup:output_type -> leat.coordinator.v1.DescribeGroupResponse
+	48, // 89: leat.coordinator.v1.GroupService.DeleteGroup:output_type -> leat.coordinator.v1.DeleteGroupResponse
+	82, // [82:90] is the sub-list for method output_type
+	74, // [74:82] is the sub-list for method input_type
+	74, // [74:74] is the sub-list for extension type_name
+	74, // [74:74] is the sub-list for extension extendee
+	0,  // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_leat_coordinator_v1_group_service_proto_init() }
@@ -4169,8 +4240,9 @@ func file_leat_coordinator_v1_group_service_proto_init() {
 		(*JoinRequest_Ping)(nil),
 		(*JoinRequest_Revoking)(nil),
 		(*JoinRequest_Leave)(nil),
+		(*JoinRequest_Detach)(nil),
 	}
-	file_leat_coordinator_v1_group_service_proto_msgTypes[11].OneofWrappers = []any{
+	file_leat_coordinator_v1_group_service_proto_msgTypes[12].OneofWrappers = []any{
 		(*JoinResponse_Initial)(nil),
 		(*JoinResponse_Opened)(nil),
 		(*JoinResponse_Assignment)(nil),
@@ -4185,7 +4257,7 @@ func file_leat_coordinator_v1_group_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_coordinator_v1_group_service_proto_rawDesc), len(file_leat_coordinator_v1_group_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
