@@ -90,6 +90,9 @@ func TestUncleanElectionByConfig(t *testing.T) {
 
 // With durability=os, every replica's host went down: the longest leads once all have
 // told what they lost, also if the controller that heard the first of them has died.
+//
+// They are fenced one after the other, in any order, and each but the last leaves the
+// in-sync set by that. All three are needed, so that all three stay eligible.
 func TestLongestLeadsAfterAPowerCut(t *testing.T) {
 	m := newMesh(t)
 	one := m.controller(1)
@@ -98,7 +101,7 @@ func TestLongestLeadsAfterAPowerCut(t *testing.T) {
 	brokers := m.three(w)
 	c := m.controllers(w)
 	resp, err := c.CreateTopics(m.ctx(), &controllerv1.CreateTopicsRequest{Topics: []*controllerv1.NewTopic{
-		{Name: "a", Configs: map[string]string{"durability": "os"}},
+		{Name: "a", Configs: map[string]string{"durability": "os", "min.insync.replicas": "3"}},
 	}})
 	if err != nil || resp.GetResults()[0].GetError() != nil {
 		t.Fatal(resp, err)
@@ -112,6 +115,10 @@ func TestLongestLeadsAfterAPowerCut(t *testing.T) {
 		b.kill()
 	}
 	eventually(t, "nobody leads", func() bool { return now().GetLeader() == nil })
+	members := slices.Sorted(slices.Values(slices.Concat(now().GetIsr(), now().GetElr())))
+	if !slices.Equal(members, []int32{1, 2, 3}) {
+		t.Fatalf("%v are waited for: %v", members, now())
+	}
 	vouch := func(end int64) *controllerv1.ReplicaVouch {
 		return &controllerv1.ReplicaVouch{
 			TopicId: resp.GetResults()[0].GetTopicId(), LastEpoch: 1, EndOffset: end, Verdict: controllerv1.ReplicaVerdict_REPLICA_VERDICT_UNCLEAN_OS,
