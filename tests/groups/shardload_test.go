@@ -2,8 +2,13 @@ package groups
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,11 +28,29 @@ type shardful struct {
 	topic      *client.Topic
 	groups     []string
 	partitions int
+	round      int    // how often everything was committed before
+	metadata   string // of every offset
+}
+
+// newShardful names groups of one shard, of which coordinator-1 is the owner.
+func newShardful(t *testing.T, r *rig.Rig, groups, partitions int) *shardful {
+	t.Helper()
+	topic(t, r, "committed", partitions)
+	s := &shardful{t: t, client: newClient(t, r, "large"), partitions: partitions}
+	s.topic = lookUp(t, s.client, "committed")
+	first := groupsOf(t, s.client, "coordinator-1", 1)[0] // it has the shards made
+	shards := int32(len(lookUp(t, s.client, client.OffsetsTopic).Partitions))
+	for n := 0; len(s.groups) < groups; n++ {
+		if name := fmt.Sprint("large-", n); client.GroupShard(name, shards) == client.GroupShard(first, shards) {
+			s.groups = append(s.groups, name)
+		}
+	}
+	return s
 }
 
 // offset is what is committed for a partition of a group.
 func (s *shardful) offset(group, partition int) int64 {
-	return int64(group*s.partitions+partition) + 1
+	return int64((s.round*len(s.groups)+group)*s.partitions+partition) + 1
 }
 
 // each calls f for every group, some at a time, until one fails.
@@ -58,7 +81,7 @@ func (s *shardful) commit(ctx context.Context, group int) error {
 	all := make([]client.CommitOffset, s.partitions)
 	for p := range all {
 		tp := client.TopicPartition{TopicID: s.topic.ID, Partition: int32(p)}
-		all[p] = client.CommitOffset{TopicPartition: tp, NextOffset: s.offset(group, p), LeaderEpoch: -1}
+		all[p] = client.CommitOffset{TopicPartition: tp, NextOffset: s.offset(group, p), LeaderEpoch: -1, Metadata: s.metadata}
 	}
 	res, err := s.client.CommitOffsets(ctx, s.groups[group], all)
 	if err == nil && len(res.Refused) > 0 {
@@ -134,17 +157,7 @@ func (a *asking) answer(got int64, err error, want int64) {
 // again; then every acknowledged offset is there.
 func TestLargeShardIsLoaded(t *testing.T) {
 	r := start(t, rig.Options{Brokers: 3, Coordinators: 2})
-	s := &shardful{t: t, partitions: count(50, 100)}
-	topic(t, r, "committed", s.partitions)
-	s.client = newClient(t, r, "large")
-	s.topic = lookUp(t, s.client, "committed")
-	first := groupsOf(t, s.client, "coordinator-1", 1)[0]
-	shards := int32(len(shardOwners(t, s.client)))
-	for n := 0; len(s.groups) < count(400, 10_000); n++ {
-		if name := fmt.Sprint("large-", n); client.GroupShard(name, shards) == client.GroupShard(first, shards) {
-			s.groups = append(s.groups, name)
-		}
-	}
+	s := newShardful(t, r, count(400, 10_000), count(50, 100))
 	total := len(s.groups) * s.partitions
 	began := time.Now()
 	s.each(s.commit)
@@ -203,7 +216,7 @@ func (s *shardful) failOver(r *rig.Rig) {
 	if asked.fatal != nil || asked.wrong != nil {
 		s.t.Errorf("%s answered what nobody tries again after: %v; %v", heir, asked.fatal, asked.wrong)
 	}
-	if *full && asked.counts[loading] == 0 {
+	if *full && len(s.groups)*s.partitions >= 1_000_000 && asked.counts[loading] == 0 {
 		s.t.Errorf("%s never told that it was loading: %v", heir, asked.counts)
 	}
 	r.Up(victim)
@@ -211,4 +224,55 @@ func (s *shardful) failOver(r *rig.Rig) {
 		n := len(s.client.Metadata().Coordinators())
 		return n == 2 && shardOwner(s.t, s.client, s.groups[0]) != "", fmt.Sprint(n)
 	})
+}
+
+// TestShardIsCompacted: the same offsets are committed again and again, millions of
+// times in all (fewer in the short form, with much metadata). The shard holds little
+// more than the segment that is written to, is loaded soon, and has the last of all.
+func TestShardIsCompacted(t *testing.T) {
+	r := start(t, rig.Options{Coordinators: 2, Set: []string{"broker.log.cleaner.backoff.ms=500"}})
+	s := newShardful(t, r, count(10, 200), count(50, 100))
+	const segment = 64 << 20 // that of the topic, which nobody can change
+	if !*full {
+		s.metadata = strings.Repeat("m", 4000)
+	}
+	shard := client.GroupShard(s.groups[0], int32(len(lookUp(t, s.client, client.OffsetsTopic).Partitions)))
+	s.each(s.commit)
+	once := shardBytes(t, r, shard)
+	rounds := count(100, 150)
+	for s.round = 1; s.round < rounds-1; s.round++ {
+		s.each(s.commit)
+	}
+	s.each(s.commit)
+	total, most := once*int64(rounds), int64(segment+segment/4)+2*once
+	if total < 2*most {
+		t.Fatalf("all commits take %d bytes, too few to tell whether %d are kept", total, most)
+	}
+	mesh.Eventually(t, 2*limit, "the shard is small", func() (bool, string) {
+		size := shardBytes(t, r, shard)
+		return size <= most, fmt.Sprintf("%d bytes of about %d, want at most %d", size, total, most)
+	})
+	t.Logf("%d commits of %d offsets took about %d bytes; the shard holds %d, in segments of %d",
+		rounds*len(s.groups)*s.partitions, len(s.groups)*s.partitions, total, shardBytes(t, r, shard), segment)
+	s.failOver(r)
+	s.each(s.check)
+}
+
+// shardBytes is how large the log of a shard is at the first broker.
+func shardBytes(t *testing.T, r *rig.Rig, shard int32) int64 {
+	t.Helper()
+	segments, err := filepath.Glob(filepath.Join(r.Dir("broker-1"), fmt.Sprintf("%s-%d", client.OffsetsTopic, shard), "*.log"))
+	if err != nil || len(segments) == 0 {
+		t.Fatalf("the log of shard %d has %d segments, %v", shard, len(segments), err)
+	}
+	var size int64
+	for _, path := range segments {
+		switch info, err := os.Stat(path); {
+		case err == nil:
+			size += info.Size()
+		case !errors.Is(err, fs.ErrNotExist): // it may just have been cleaned
+			t.Fatal(err)
+		}
+	}
+	return size
 }
