@@ -21,6 +21,7 @@ import (
 
 type consumeFlags struct {
 	group, instance string
+	pattern         string
 	fromBeginning   bool
 	offset          int64
 	since           string
@@ -37,7 +38,7 @@ type consumeFlags struct {
 func newConsumeCommand(a *app) *cobra.Command {
 	var f consumeFlags
 	cmd := &cobra.Command{
-		Use: "consume TOPIC…", Short: "Print the records of topics", Args: args("TOPIC…"),
+		Use: "consume [TOPIC…]", Short: "Print the records of topics", Args: topicsOrPattern,
 		Long: `Print records of one or more topics as they come, until SIGINT or SIGTERM.
 
 Without a group, reading starts at the end, or where --from-beginning, --offset
@@ -45,6 +46,9 @@ or --since say. With a group, it starts at the group's committed offset; the
 flags apply only where there is none. What was printed, and nothing else, is
 committed every second and before the command exits, also on SIGINT and
 SIGTERM; --auto-commit=false leaves the group's offsets alone.
+
+--topic-pattern subscribes to every topic whose whole name matches a regular
+expression (RE2), also to those made later; with a group.
 
 --follow=false stops at each partition's high watermark as of the start.
 --max-messages stops after exactly so many records.
@@ -70,6 +74,7 @@ null. ` + "`leat produce --input json`" + ` takes it.
 ` + exitCodes,
 		Example: `  leat consume hdfs --from-beginning --follow=false
   leat consume hdfs --group g1 --from-beginning --max-messages 2000
+  leat consume --topic-pattern 'logs-.*' --group g1 --from-beginning
   leat consume hdfs --partition 0 --offset 100 --format '%o\t%k\t%v'
   leat consume hdfs --since '1h ago' -o json
   leat consume hdfs --replica 2 --from-beginning --follow=false`,
@@ -80,6 +85,7 @@ null. ` + "`leat produce --input json`" + ` takes it.
 	fs := cmd.Flags()
 	fs.StringVar(&f.group, "group", "", "consumer group to join (default: none, nothing is committed)")
 	completeFlag(cmd, "group", a.completeGroupName)
+	fs.StringVar(&f.pattern, "topic-pattern", "", "regular expression (RE2) of the topics to read, those made later included; needs --group")
 	fs.StringVar(&f.instance, "instance-id", "", "static instance id in the group")
 	fs.BoolVar(&f.fromBeginning, "from-beginning", false, "start at the first record; with a group, where it has no committed offset")
 	fs.Int64Var(&f.offset, "offset", 0, "start at this offset of each partition read")
@@ -123,12 +129,17 @@ func (f *consumeFlags) check(cmd *cobra.Command, topics []string, json bool) (*g
 		return nil, nil, exit.Usage(help, "--auto-commit and --instance-id need --group")
 	case changed("group") && f.group == "":
 		return nil, nil, exit.Usage(help, "--group is empty")
+	case f.pattern != "" && f.group == "":
+		return nil, nil, exit.Usage("Give it a --group, or name the topics.", "--topic-pattern needs --group")
 	case changed("max-messages") && f.maxMessages < 1:
 		return nil, nil, exit.Usage(help, "--max-messages is %d; it must be at least 1", f.maxMessages)
 	case json && changed("format"):
 		return nil, nil, exit.Usage(help, "--format and -o json exclude each other")
 	case slices.Contains(topics, ""):
 		return nil, nil, exit.Usage(help, "a topic name is empty")
+	}
+	if _, err := compileTopics(f.pattern); err != nil {
+		return nil, nil, exit.Usage(help, "--topic-pattern %q is not a regular expression (RE2): %w", f.pattern, err)
 	}
 	format := consume.ValueLines
 	if json {
@@ -142,7 +153,7 @@ func (f *consumeFlags) check(cmd *cobra.Command, topics []string, json bool) (*g
 	}
 	open := &gatewayv1.ConsumeOpen{
 		Handshake: rpc.LocalHandshake(), ClientId: f.clientID, Group: f.group, InstanceId: f.instance, StartAt: gatewayv1.StartAt_START_AT_LATEST,
-		LeaveOffsets: f.group != "" && !f.autoCommit, ClientRack: f.clientRack,
+		LeaveOffsets: f.group != "" && !f.autoCommit, ClientRack: f.clientRack, TopicPattern: f.pattern,
 	}
 	if changed("replica") {
 		// Only the gateway sees how far this replica has come.
@@ -198,6 +209,16 @@ func (a *app) consumeWhat(cmd *cobra.Command, admin gatewayv1.AdminServiceClient
 	}
 	latest := &typev1.OffsetSpec{Spec: &typev1.OffsetSpec_Place_{Place: typev1.OffsetSpec_PLACE_LATEST}}
 	byHand := cmd.Flags().Changed("partition") || cmd.Flags().Changed("offset")
+	named := topics
+	if f.pattern != "" {
+		matched, err := topicsMatching(ctx, admin, f.pattern)
+		if err != nil {
+			return err
+		}
+		topics = append(slices.Clone(topics), matched...)
+		slices.Sort(topics)
+		topics = slices.Compact(topics)
+	}
 	for _, topic := range topics {
 		d, err := call(ctx, admin.DescribeTopic, &gatewayv1.DescribeTopicRequest{Topic: topic})
 		if err != nil {
@@ -235,7 +256,7 @@ func (a *app) consumeWhat(cmd *cobra.Command, admin gatewayv1.AdminServiceClient
 		}
 	}
 	if !byHand {
-		cfg.Open.Topics = topics
+		cfg.Open.Topics = named
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,6 +31,29 @@ func TestConsumeMaxMessagesPrintsAndCommitsExactly(t *testing.T) {
 	out, _ = leat(t, 0, f.addr, "", "consume", "t", "--group", "h", "--from-beginning", "--follow=false", "--auto-commit=false")
 	if out != "a\nb\nc\nd\ne\n" || f.committedAt("h", "t", 0) != -1 || !f.joined[len(f.joined)-1].GetLeaveOffsets() {
 		t.Errorf("printed %q, committed %d without auto-commit", out, f.committedAt("h", "t", 0))
+	}
+}
+
+// Topics by pattern are those that there are; what is made later is read, too, but has
+// no records as of the start.
+func TestConsumeByPattern(t *testing.T) {
+	f := startFake(t)
+	for _, name := range []string{"other", "t", "tt", "tlate"} {
+		f.topic(name, 1)
+		f.fill(name, 0, "of "+name)
+	}
+	f.matching = []string{"t", "tt", "tlate"} // ListTopics knows t and tt
+	out, _ := leat(t, 0, f.addr, "", "consume", "other", "--topic-pattern", "t.*", "--group", "g", "--from-beginning", "--follow=false")
+	lines := strings.Fields(strings.ReplaceAll(out, "of ", ""))
+	slices.Sort(lines)
+	if !slices.Equal(lines, []string{"other", "t", "tt"}) {
+		t.Errorf("printed %q", out)
+	}
+	if open := f.joined[0]; open.GetTopicPattern() != "t.*" || !slices.Equal(open.GetTopics(), []string{"other"}) {
+		t.Errorf("subscribed to %v and %q", open.GetTopics(), open.GetTopicPattern())
+	}
+	if out, _ := leat(t, 0, f.addr, "", "consume", "--topic-pattern", "t", "--group", "h", "--from-beginning", "--max-messages", "1"); !strings.HasPrefix(out, "of t") {
+		t.Errorf("without a topic by name: printed %q", out)
 	}
 }
 

@@ -54,6 +54,8 @@ type fakeGateway struct {
 	// remade is what the partition 0 holds after its topic was deleted and made
 	// again, which happens at the first commit; nil is never.
 	remade []string
+	// matching are the topics that any pattern of a consumer means.
+	matching []string
 	// cluster is what DescribeCluster answers.
 	cluster *gatewayv1.DescribeClusterResponse
 

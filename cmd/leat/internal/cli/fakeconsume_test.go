@@ -92,7 +92,11 @@ func (r *fakeReader) assign() error {
 		}
 		wanted[place{p.GetTopic(), p.GetPartition()}] = at
 	}
-	for _, topic := range r.open.GetTopics() {
+	topics := slices.Clone(r.open.GetTopics())
+	if r.open.GetTopicPattern() != "" {
+		topics = append(topics, r.f.matching...)
+	}
+	for _, topic := range topics {
 		r.f.mu.Lock()
 		for n := range r.f.topics[topic] {
 			wanted[place{topic, int32(n)}] = -1

@@ -106,6 +106,9 @@ func (e *engine) handleAssigned(a *gatewayv1.ConsumeAssigned) {
 		}
 		pl.topicID = id
 	}
+	if p := (Partition{a.GetTopic(), a.GetPartition()}); e.cfg.Ends != nil && !knows(e.cfg.Ends, p) {
+		e.cfg.Ends[p] = a.GetStartOffset() // it was made after the start
+	}
 	pl.assigned, pl.revoking, pl.failed = true, false, false
 	if e.grouped() && a.GetStartOffset() >= 0 && a.GetStartOffset() < pl.committed {
 		e.goBack(a, pl)
@@ -115,6 +118,11 @@ func (e *engine) handleAssigned(a *gatewayv1.ConsumeAssigned) {
 		pl.flushed, pl.flushedEpoch = pl.next, pl.epoch
 	}
 	e.changedAt = time.Now()
+}
+
+func knows(ends map[Partition]int64, p Partition) bool {
+	_, ok := ends[p]
+	return ok
 }
 
 // goBack begins again where the group has been reset to: below what this process has
