@@ -20,6 +20,10 @@ type Held struct {
 	Revoking bool
 	// Stuck says that the member has had a record for long and finished none.
 	Stuck bool
+	// Gone says that the member has no connection. Silent is since when nothing has been
+	// heard of it, and Session how long that may last; 0: unknown.
+	Gone            bool
+	Silent, Session time.Duration
 	// Progress is what the member last told; nil: nothing.
 	Progress *coordinatorv1.MemberProgress
 	// EndErr says why the visible end is not known; nil: it is.
@@ -40,6 +44,8 @@ func HeldBack(h Held) (gatewayv1.HeldBackBy, string) {
 		return gatewayv1.HeldBackBy_HELD_BACK_BY_NO_OWNER, h.Unowned
 	case h.Member == "":
 		return gatewayv1.HeldBackBy_HELD_BACK_BY_NO_OWNER, "no member subscribes to it, or it is about to be assigned"
+	case h.Gone:
+		return gatewayv1.HeldBackBy_HELD_BACK_BY_NETWORK, fmt.Sprintf("its member is not connected; others get its partitions %s after its last sign", h.Session)
 	case h.Revoking:
 		return gatewayv1.HeldBackBy_HELD_BACK_BY_APPLICATION, "its member has been asked to give it up, and has not yet"
 	}
@@ -50,6 +56,11 @@ func HeldBack(h Held) (gatewayv1.HeldBackBy, string) {
 			waited = fmt.Sprintf(" for %s", p.GetOldestUnprocessedAge().AsDuration().Round(time.Second))
 		}
 		return gatewayv1.HeldBackBy_HELD_BACK_BY_APPLICATION, "stuck: it has had records" + waited + " and finished none of them"
+	}
+	nothing := p == nil || p.GetWaitingFor() == coordinatorv1.WaitingFor_WAITING_FOR_NOTHING
+	if nothing && h.Session > 0 && h.Silent > h.Session/2 {
+		return gatewayv1.HeldBackBy_HELD_BACK_BY_UNSPECIFIED,
+			fmt.Sprintf("nothing has been heard of its member for %s; others get its partitions after %s", h.Silent.Round(time.Second), h.Session)
 	}
 	if p == nil {
 		return gatewayv1.HeldBackBy_HELD_BACK_BY_UNSPECIFIED, "its member has not told yet how far it is"

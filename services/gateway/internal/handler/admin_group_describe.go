@@ -304,8 +304,10 @@ func (d *description) response() *gatewayv1.DescribeGroupResponse {
 	resp := &gatewayv1.DescribeGroupResponse{
 		Summary: groupSummary(d.group.GetSummary()), GroupEpoch: d.group.GetSummary().GetGroupEpoch(), Assignor: d.group.GetAssignor(),
 	}
+	members := make(map[string]*coordinatorv1.GroupMember)
 	for _, m := range d.group.GetMembers() {
 		resp.Members = append(resp.Members, groupMember(m))
+		members[m.GetMemberId()] = m
 	}
 	if all := d.group.GetRebalances(); len(all) > 0 {
 		resp.LastRebalance = rebalance(d.image, all[0])
@@ -322,7 +324,9 @@ func (d *description) response() *gatewayv1.DescribeGroupResponse {
 		if in, ok := groups.CatchUp(p.Lag, rate); ok {
 			p.CatchUp = durationpb.New(in)
 		}
+		m := members[p.MemberId]
 		p.HeldBackBy, p.HeldBackDetail = groups.HeldBack(groups.Held{
+			Gone: m.GetLastSign() != nil && !m.GetAttached(), Silent: m.GetLastSign().AsDuration(), Session: m.GetSessionTimeout().AsDuration(),
 			Lag: p.Lag, Member: p.MemberId, Members: len(resp.Members), Unowned: d.unowned[p.id].GetWaitingFor(),
 			Revoking: p.Revoking, Stuck: p.Stuck, Progress: p.progress, EndErr: p.endErr,
 		})

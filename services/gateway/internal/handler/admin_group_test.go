@@ -102,6 +102,29 @@ func TestDescribeGroupInFull(t *testing.T) {
 	}
 }
 
+// TestDescribeGroupTellsOfASilentMember: what its member told before counts no more.
+func TestDescribeGroupTellsOfASilentMember(t *testing.T) {
+	r := newRig(t, func(_ *Limits, m *fakeMesh, _ *Config) {
+		busyGroup(m)
+		m2 := m.group.Members[1]
+		m2.Revoking, m2.Stuck, m2.LastSign, m2.SessionTimeout = nil, nil, durationpb.New(9*time.Second), durationpb.New(15*time.Second)
+		m2.Progress[0].WaitingFor = coordinatorv1.WaitingFor_WAITING_FOR_NOTHING
+	})
+	for attached, want := range map[bool]string{
+		true:  "UNSPECIFIED nothing has been heard of its member for 9s; others get its partitions after 15s",
+		false: "NETWORK its member is not connected; others get its partitions 15s after its last sign",
+	} {
+		r.mesh.group.Members[1].Attached = attached
+		g, err := r.admin.DescribeGroup(testContext(t), &gatewayv1.DescribeGroupRequest{Group: "g"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := g.Partitions[1]; strings.TrimPrefix(p.HeldBackBy.String(), "HELD_BACK_BY_")+" "+p.HeldBackDetail != want {
+			t.Errorf("attached %v: held back by %s %q", attached, p.HeldBackBy, p.HeldBackDetail)
+		}
+	}
+}
+
 // TestDescribeGroupTellsRates from two looks of one call, or from what it remembers.
 func TestDescribeGroupTellsRates(t *testing.T) {
 	r := newRig(t, func(_ *Limits, m *fakeMesh, _ *Config) { busyGroup(m) })
