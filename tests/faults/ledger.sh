@@ -44,7 +44,9 @@ for entry in "$@"; do
 	fi
 	code=0
 	(cd "$copy/$dir" && timeout --kill-after=10s "$limit" bash -c "$run") >"$copy/.out" 2>&1 || code=$?
-	if [ "$code" -eq 0 ]; then
+	if [ "$code" -eq 0 ] && grep -q 'no tests to run' "$copy/.out"; then
+		failed "$entry" "there is no such test any more: $run"
+	elif [ "$code" -eq 0 ]; then
 		failed "$entry" "nothing caught it: $run"
 	elif [ "$code" -eq 124 ] || [ "$code" -eq 137 ]; then
 		failed "$entry" "not caught within $limit: $run"

@@ -4,6 +4,9 @@ import (
 	"testing"
 	"time"
 
+	brokerv1 "github.com/leat-io/leat/gen/go/leat/broker/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/commitlog"
 	"github.com/leat-io/leat/libs/core/partition"
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/rpc"
@@ -13,9 +16,8 @@ import (
 	"github.com/leat-io/leat/services/broker/internal/store"
 )
 
-// put produces one record with a key, a tombstone without a value.
-func (n *node) put(id topicid.ID, key, value string) {
-	t := n.m.t
+// keyed encodes a batch of one record; without a value it is a tombstone.
+func keyed(t testing.TB, key, value string) []byte {
 	t.Helper()
 	b, err := record.NewBuilder(record.DefaultBuilderOptions())
 	if err != nil {
@@ -32,6 +34,14 @@ func (n *node) put(id topicid.ID, key, value string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return batch
+}
+
+// put produces one record with a key, a tombstone without a value.
+func (n *node) put(id topicid.ID, key, value string) {
+	t := n.m.t
+	t.Helper()
+	batch := keyed(t, key, value)
 	h, err := record.ParseHeader(batch)
 	if err != nil {
 		t.Fatal(err)
@@ -78,5 +88,91 @@ func TestTombstonesWaitForFollowers(t *testing.T) {
 	brokertest.Await(t, "the log is cleaned again and again", cleaned(4))
 	if below := log.TombstonesBelow(); below != 0 {
 		t.Errorf("tombstones below %d are gone, and a follower has come to 1", below)
+	}
+}
+
+// Where tombstones went all the same, a follower that lags holds what they deleted: its
+// session ends, it says hello again, and hears that it has to begin anew. One that had
+// come past them goes on.
+func TestTombstonesRemovedUnderASession(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  int64 // where the follower has come to
+		ends bool
+	}{
+		{"below them", 1, true},
+		{"past them", 3, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := newMesh(t, 2, meshOptions{})
+			m.nodes[2].stop(true)
+			id := m.ctl.CreateReplicated("t", 1, 1, map[string]string{"cleanup.policy": "compact", "segment.ms": "1"}, 1)
+			m.awaitLeads(1, id, 0)
+			log := m.nodes[1].store.Replica(store.Key{Topic: id}).Log
+			if err := log.SetConfig(commitlog.Config{SegmentAge: 1, Cleanup: commitlog.CleanupCompact}); err != nil {
+				t.Fatal(err)
+			}
+			for _, batch := range [][]byte{keyed(t, "k", "lives"), keyed(t, "x", "1"), keyed(t, "k", ""), keyed(t, "y", "2"), keyed(t, "z", "3")} {
+				if _, err := log.Append([][]byte{batch}, 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := log.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			m.kill(1)
+			leader := m.restart(1)
+			m.ctl.SetPartition(id, 0, func(p *controllerPartition) { p.Replicas = []int32{1, 2} })
+			m.ctl.Elect(id, 0, 1)
+			m.awaitLeads(1, id, 0)
+
+			follower, err := m.connect(1, 2, 1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			epoch := leader.describe(id, 0).GetLeaderEpoch()
+			follower.window = 1 // a batch at a time
+			follower.hello(1, id, epoch, 1, c.end)
+			if e := follower.epochEnd(); !e.GetAgreed() || e.GetTombstonesRemovedBelow() != 0 {
+				t.Fatalf("the hello is answered with %v", e)
+			}
+			if _, err := follower.recv(func(r *brokerv1.ReplicateResponse) bool { return r.GetBatches() != nil }); err != nil {
+				t.Fatal(err)
+			}
+			clean(t, leader.store.Replica(store.Key{Topic: id}).Log)
+
+			follower.position(1, epoch, 1, c.end+1)
+			next, err := follower.recv(func(r *brokerv1.ReplicateResponse) bool { return r.GetBatches() != nil || r.GetPartitionError() != nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if refused := next.GetPartitionError(); (refused != nil) != c.ends {
+				t.Fatalf("the session goes on with %v", next)
+			} else if refused == nil {
+				return
+			}
+			if err := rpc.FromProto(next.GetPartitionError().GetError()); !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_OFFSET_OUT_OF_RANGE) {
+				t.Errorf("the session ends with %v", err)
+			}
+			follower.hello(2, id, epoch, 1, c.end+1)
+			if e := follower.epochEnd(); e.GetTombstonesRemovedBelow() != 3 {
+				t.Errorf("the next hello is answered with %v", e)
+			}
+		})
+	}
+}
+
+// clean has a log compacted until its tombstones are gone.
+func clean(t *testing.T, log *commitlog.Log) {
+	t.Helper()
+	o := commitlog.DefaultCleanOptions(5)
+	o.DeleteRetention, o.Force = 0, true
+	for range 2 {
+		if _, err := log.Clean(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if below := log.TombstonesBelow(); below != 3 {
+		t.Fatalf("tombstones are removed below %d", below)
 	}
 }
