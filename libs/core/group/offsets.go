@@ -1,6 +1,7 @@
 package group
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 )
@@ -38,29 +39,37 @@ func (s *State) checkCommit(g *group, m *member, e Commit, o OffsetCommit) *Erro
 	h := m.owned[o.Part]
 	switch {
 	case h == nil:
-		return errorf(ReasonStaleCommit, "member %q does not hold partition %v; drop it", m.id, o.Part)
+		return errorf(ReasonStaleCommit, "member %q does not hold %s; drop it", m.id, s.named(o.Part))
 	case o.AssignmentEpoch != h.epoch:
-		return errorf(ReasonStaleCommit, "member %q holds partition %v since epoch %d, the commit is of epoch %d; drop what was read before",
-			m.id, o.Part, h.epoch, o.AssignmentEpoch)
+		return errorf(ReasonStaleCommit, "member %q holds %s since epoch %d, the commit is of epoch %d; drop what was read before",
+			m.id, s.named(o.Part), h.epoch, o.AssignmentEpoch)
 	case e.Epoch < h.epoch:
-		return errorf(ReasonStaleCommit, "the commit is of member epoch %d, partition %v was assigned in epoch %d", e.Epoch, o.Part, h.epoch)
+		return errorf(ReasonStaleCommit, "the commit is of member epoch %d, %s was assigned in epoch %d", e.Epoch, s.named(o.Part), h.epoch)
 	case e.Epoch > m.value.Epoch:
 		return errorf(ReasonStaleCommit, "the commit is of member epoch %d, member %q has acknowledged only %d; acknowledge first", e.Epoch, m.id, m.value.Epoch)
 	}
 	last, ok := g.offsets[o.Part]
 	if ok && last.Member == m.id && last.Attach == m.value.Attach && e.Sequence <= last.Sequence {
-		return errorf(ReasonStaleCommit, "commit %d of partition %v came after commit %d, which stands", e.Sequence, o.Part, last.Sequence)
+		return errorf(ReasonStaleCommit, "commit %d of %s came after commit %d, which stands", e.Sequence, s.named(o.Part), last.Sequence)
 	}
 	return nil
+}
+
+// named names a partition for people, by its topic's name where it is known.
+func (s *State) named(p Part) string {
+	if t, ok := s.view.ByID(p.Topic); ok {
+		return fmt.Sprintf("partition %d of topic %q", p.Partition, t.Name)
+	}
+	return fmt.Sprintf("partition %v", p)
 }
 
 // checkOffset refuses what no commit may carry.
 func (s *State) checkOffset(o OffsetCommit) *Error {
 	switch {
 	case o.NextOffset < 0:
-		return errorf(ReasonInvalidRequest, "the offset %d of partition %v is negative", o.NextOffset, o.Part)
+		return errorf(ReasonInvalidRequest, "the offset %d of %s is negative", o.NextOffset, s.named(o.Part))
 	case len(o.Metadata) > s.cfg.MaxOffsetMetadata:
-		return errorf(ReasonOffsetMetadataTooLarge, "the metadata of partition %v has %d bytes, at most %d are kept", o.Part, len(o.Metadata), s.cfg.MaxOffsetMetadata)
+		return errorf(ReasonOffsetMetadataTooLarge, "the metadata of %s has %d bytes, at most %d are kept", s.named(o.Part), len(o.Metadata), s.cfg.MaxOffsetMetadata)
 	case s.deleted[o.Part.Topic] || s.vanished[o.Part.Topic]:
 		return errorf(ReasonTopicDeleted, "the topic of partition %v was deleted; drop it", o.Part)
 	}

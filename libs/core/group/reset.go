@@ -60,7 +60,7 @@ func (s *State) resetOffsets(now Now, e ResetOffsets) {
 		r := &reset{job: job, row: i, offset: OffsetValue{NextOffset: o.NextOffset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata}}
 		switch {
 		case pending[o.Part] != nil || free[o.Part] != nil:
-			row.Err = errorf(ReasonInvalidRequest, "partition %v is named twice; name it once", o.Part)
+			row.Err = errorf(ReasonInvalidRequest, "%s is named twice; name it once", s.named(o.Part))
 		case g.owner[o.Part] != "":
 			pending[o.Part] = r
 		default:
@@ -94,7 +94,7 @@ func (s *State) checkReset(g *group, o OffsetCommit) *Error {
 		return err
 	}
 	if g.resets[o.Part] != nil {
-		return errorf(ReasonResetInProgress, "another reset of partition %v is under way; try again when it is done", o.Part)
+		return errorf(ReasonResetInProgress, "another reset of %s is under way; try again when it is done", s.named(o.Part))
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (s *State) giveBackResets(now Now, g *group) {
 		late[holder] = true
 		row := &r.job.rows[r.row]
 		row.Old, row.New = g.committed(p), g.committed(p)
-		row.Err = errorf(ReasonRevocationTimeout, "member %q did not give partition %v up in time and keeps it; allow it more time, or stop it", holder, p)
+		row.Err = errorf(ReasonRevocationTimeout, "member %q did not give %s up in time and keeps it; allow it more time, or stop it", holder, s.named(p))
 		s.resetRowDone(r.job)
 	}
 	for _, id := range slices.Sorted(maps.Keys(late)) {

@@ -119,6 +119,9 @@ func TestResetThatTheMemberDoesNotHeed(t *testing.T) {
 	rows := h.rows(req)
 	wantReason(t, rows[0].Err, ReasonRevocationTimeout)
 	wantReason(t, rows[1].Err, ReasonRevocationTimeout)
+	if !strings.Contains(rows[1].Err.Message, `partition 1 of topic "a"`) {
+		t.Errorf("people are told: %s", rows[1].Err.Message)
+	}
 	if rows[0].New != 100 || h.offset(a0) != 100 {
 		t.Fatalf("answered %+v, the offset is %d", rows, h.offset(a0))
 	}
