@@ -228,4 +228,10 @@ func TestSimulate(t *testing.T) {
 	if after := h.describe("g"); after.Epoch != before.Epoch || len(after.Members) != 2 {
 		t.Fatalf("the simulation changed the group: %+v", after)
 	}
+	m1.leave()
+	m2.leave() // which keeps its place until its session is over
+	h.pass(cfg.SessionTimeout)
+	if err := ask(Simulate{Add: 1}).Err; err == nil || !strings.Contains(err.Message, "no members") {
+		t.Fatalf("one more in a group without members: %v", err)
+	}
 }

@@ -56,6 +56,9 @@ func (s *State) simulated(g *group, e Simulate) (Simulated, *Error) {
 	if n := len(inputs) + e.Add; e.Add < 0 || n > s.cfg.MaxMembers {
 		return Simulated{}, errorf(ReasonLimitExceeded, "group %q would have %d members, group.consumer.max.size allows %d", g.name, n, s.cfg.MaxMembers)
 	}
+	if e.Add > 0 && like == nil && e.Like == "" {
+		return Simulated{}, errorf(ReasonInvalidRequest, "group %q has no members whose subscription the added ones could have; let one join first", g.name)
+	}
 	if e.Add > 0 && like == nil {
 		return Simulated{}, errorf(ReasonInvalidRequest, "group %q has no member or instance %q whose subscription the added ones could have; name another", g.name, e.Like)
 	}
