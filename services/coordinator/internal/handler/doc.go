@@ -21,6 +21,11 @@
 //   - STOP: another process or stream has the membership.
 //   - FIX: the request is wrong.
 //
+// The end of the stream detaches its members: none leaves by it. A MemberDetach does
+// that to one of them while the stream goes on. Whoever speaks for many clients sends
+// it when one of these has gone, also after a MemberFenced with STOP: a newcomer under
+// the same instance id waits for it, or for the session's end.
+//
 // An AssignmentAck may be sent as often as what is held changes. It has no answer.
 // A partition named by it is kept, one that is missing has been given up; an
 // acknowledgement that cannot have known of a partition's tenure does not end it.
