@@ -84,7 +84,16 @@ func callCoordinator[R any](ctx context.Context, c *Client, addr string, timeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return call(ctx, coordinatorv1.NewGroupServiceClient(conn))
+	r, err := call(ctx, coordinatorv1.NewGroupServiceClient(conn))
+	if err == nil {
+		return r, nil
+	}
+	e := rpc.FromError(err)
+	if e.Reason == reasonDeadlineExceeded {
+		e = rpc.Errorf(e.Reason, "coordinator %s did not answer in time (%w); its shard may wait for enough in-sync replicas, see leat topic describe __consumer_offsets", addr, err).
+			WithOutcome(e.Outcome).With("address", addr)
+	}
+	return none, e
 }
 
 // FetchOffsets tells committed offsets of the partitions, or all where none are

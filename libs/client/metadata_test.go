@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,7 +121,7 @@ func TestListOffsetsAndDescribe(t *testing.T) {
 		m.kill(2)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		if r := ask(ctx); r[0].Err == nil || rpc.FromError(r[0].Err).Outcome != outcomeNotDone {
+		if r := ask(ctx); r[0].Err == nil || rpc.FromError(r[0].Err).Outcome != outcomeNotDone || !strings.Contains(r[0].Err.Error(), "t-0") {
 			t.Errorf("a dead leader: %+v", r[0])
 		}
 	})

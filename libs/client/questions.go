@@ -105,11 +105,21 @@ func (c *Client) askLeaders(ctx context.Context, q leaderQuestions) {
 		if !sleep(ctx, c.cfg.backoff(failures)) {
 			for _, i := range open {
 				p, err := q.of(i)
-				*err = contextError(ctx, q.what+p.String(), *err).WithOutcome(outcomeNotDone)
+				*err = contextError(ctx, q.what+c.called(p), *err).WithOutcome(outcomeNotDone)
 			}
 			return
 		}
 	}
+}
+
+// called is a partition's name for people, with that of its topic where it is known.
+func (c *Client) called(p TopicPartition) string {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel() // nothing is asked for the sake of a name
+	if t, err := c.source.TopicByID(ended, p.TopicID); err == nil {
+		return t.Name + "-" + itoa(p.Partition)
+	}
+	return p.String()
 }
 
 // askLeadersOnce asks each leader once and returns the questions to be repeated.

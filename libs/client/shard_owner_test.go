@@ -1,11 +1,14 @@
 package client
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/rpc"
 )
 
 // offsetsTopic is the topic of the shards.
@@ -143,6 +146,25 @@ func TestQuestionsLeaveASilentCoordinator(t *testing.T) {
 		}
 		if took := time.Since(began); took > 3*time.Second+500*time.Millisecond {
 			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// Where nobody answers for as long as the caller waits, the error tells who, and what
+// may be the matter.
+func TestUnansweredQuestionTellsWhom(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		mesh := newFakeMesh(t, 1)
+		topic := mesh.topic("t", 1, 1<<20)
+		first := mesh.startCoordinator(1)
+		mesh.shards(1)
+		c := mesh.client(Config{})
+		mesh.update(func() { first.silent = true })
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		_, err := c.FetchOffsets(ctx, "g", []TopicPartition{topic.at(0)})
+		if e := rpc.FromError(err); e.Reason != reasonDeadlineExceeded || !strings.Contains(e.Error(), "coordinator-1:1") || !strings.Contains(e.Error(), "in-sync replicas") {
+			t.Errorf("%v", err)
 		}
 	})
 }
