@@ -118,3 +118,22 @@ func TestPingsTellProgress(t *testing.T) {
 		}
 	})
 }
+
+// A member whose records may not wait for long tells of them sooner than its session
+// would have it.
+func TestPingsComeInTimeForMaxProcessing(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m, _ := oneMesh(t, 3)
+		k := newTestConsumer(t, m.client(Config{}), ConsumerConfig{Group: "g", Topics: []string{"t"}, Reset: ResetEarliest, MaxProcessing: 2 * time.Second})
+		wantNumbers(t, pollNumbers(t, k, 3), 0, 3)
+		pings := func() (n int, told []*coordinatorv1.MemberProgress) {
+			m.member("g", func(mem *fakeMember) { n, told = mem.pings, mem.progress })
+			return n, told
+		}
+		before, _ := pings()
+		<-time.After(2100 * time.Millisecond)
+		if after, told := pings(); after-before != 4 || len(told) != 1 || told[0].OldestUnprocessedAge.AsDuration() < time.Second {
+			t.Errorf("%d pings in 2 s, the last telling %v", after-before, told)
+		}
+	})
+}

@@ -208,6 +208,10 @@ func (s *memberStream) onOpened(o *coordinatorv1.MemberOpened) {
 	if d := o.PingInterval; d.IsValid() && d.AsDuration() > 0 {
 		s.interval = min(s.interval, d.AsDuration())
 	}
+	if d := m.cfg.MaxProcessing; d > 0 {
+		// Its time counts from when the coordinator hears of the record that waits.
+		s.interval = min(s.interval, max(d/4, leastPingInterval))
+	}
 	m.confirmed = s.openSign
 	m.ackDue = m.acked > 0
 	m.lastSeq = 0
@@ -337,6 +341,9 @@ func (s *memberStream) ping() time.Duration {
 	s.pings[s.lastPing] = s.pinged
 	return s.interval
 }
+
+// leastPingInterval bounds the pings of a member with a short MaxProcessing.
+const leastPingInterval = 250 * time.Millisecond
 
 // detach tells that this member goes, while the stream may go on for others. Without
 // it the coordinator would take its process for one that may still use what it holds.
