@@ -1,6 +1,7 @@
 package commitlog
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -159,6 +160,74 @@ func TestFenceOutlivesEverything(t *testing.T) {
 	}
 	if err := l.ResetTo(end + 5); err != nil || l.Fence() != (record.Fence{}) {
 		t.Fatalf("after a reset: %+v, %v", l.Fence(), err)
+	}
+}
+
+// A fence whose bits flipped is damage, where nothing but the batch tells of it: were
+// it believed, no coordinator's fence might ever reach it, and the shard be lost for
+// good.
+func TestAFlippedFenceIsNotBelieved(t *testing.T) {
+	disk := newFS(t)
+	o := testOptions(disk)
+	l, _ := mustOpen(t, o)
+	fence, err := record.BuildFence(record.Fence{ShardEpoch: 3, Attempt: 1}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustAppend(t, l, fence, 0)
+	for range 2 {
+		mustAppend(t, l, batch(t, 1, "a", 1), 0)
+	}
+	end := mustSync(t, l)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path := segmentPath(testDir, 0, logSuffix)
+	flip := func(bit int) {
+		overwrite(t, disk, path, func(b []byte) []byte {
+			b[bit/8] ^= 1 << (bit % 8)
+			return b
+		})
+	}
+	forget := func() {
+		t.Helper()
+		if err := disk.Remove(segmentPath(testDir, end, snapshotSuffix)); err != nil && !isNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+	want := record.Fence{ShardEpoch: 3, Attempt: 1}
+	refused := func(what string, bit int, err error) {
+		t.Helper()
+		var corrupt *CorruptError
+		if !errors.As(err, &corrupt) || corrupt.Path != path || corrupt.Position != 0 || corrupt.Offset != 0 {
+			t.Fatalf("%s, bit %d of byte %d: %v", what, bit%8, bit/8, err)
+		}
+	}
+	for bit := record.HeaderSize * 8; bit < len(fence)*8; bit++ {
+		for _, how := range []Options{{CleanShutdown: true, RecoveryPoint: end}, {RecoveryPoint: end}} {
+			o.CleanShutdown, o.RecoveryPoint = how.CleanShutdown, how.RecoveryPoint
+			flip(bit)
+			forget()
+			l, _, err := Open(o)
+			if err == nil {
+				err = fmt.Errorf("it says %+v", l.Fence())
+			}
+			refused("opened", bit, err)
+			flip(bit)
+		}
+		// A truncation that would read it changes nothing.
+		l, _ := mustOpen(t, o)
+		flip(bit)
+		forget()
+		_, err := l.TruncateTo(end - 1)
+		refused("truncated", bit, err)
+		if l.Fence() != want || l.EndOffset() != end {
+			t.Fatalf("%+v, end %d", l.Fence(), l.EndOffset())
+		}
+		flip(bit)
+		if err := l.Abort(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -270,7 +270,8 @@ func (l *Log) restoreProducers(segs []*segment, snapshots []snapshotFile, end in
 }
 
 // producersAt gives the producers after all batches below an offset: from the newest
-// good snapshot that is not above it, and the headers of the batches behind. It
+// good snapshot that is not above it, and the headers of the batches behind; of control
+// batches it checks the checksums, and one that is damaged is a *CorruptError. It
 // leaves damaged snapshots out of the list it returns, and removes them.
 func (l *Log) producersAt(segs []*segment, snapshots []snapshotFile, offset int64) (producerState, []snapshotFile, error) {
 	state := newProducerState(segs[0].base)
@@ -361,6 +362,13 @@ func (l *Log) replaySegment(seg *segment, state *producerState, end int64, buf [
 			return nil
 		}
 		if h.BaseOffset >= state.offset {
+			// What a control batch holds is believed as it stands: one flipped bit in a
+			// fence would shut every coordinator out for good.
+			if h.Attributes.Control() {
+				if err := sc.verify(pos, &h); err != nil {
+					return seg.fault(pos, h.BaseOffset, err)
+				}
+			}
 			if err := state.applyAt(f, pos, &h, now); err != nil {
 				return err
 			}
@@ -391,7 +399,7 @@ func (s *segment) near(sc *scanner, offset int64) (int64, error) {
 }
 
 // applyAt notes a batch whose header was read from a place in a file. It looks into
-// a control batch only.
+// a control batch only, whose checksum the caller has checked.
 func (s *producerState) applyAt(f vfs.File, pos int64, h *record.Header, now int64) error {
 	var kind int16
 	var fence record.Fence
