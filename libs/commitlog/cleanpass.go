@@ -56,7 +56,7 @@ func (c *cleaning) openAt(seg *segment, from int64) (f vfs.File, pos, size int64
 	if from > seg.base {
 		buf := lookupBuffers.Get().(*[]byte)
 		defer lookupBuffers.Put(buf)
-		at, _, found, err := seg.find(from, l.config().IndexIntervalBytes, *buf)
+		at, _, found, err := seg.find(from, l.config().IndexIntervalBytes, l.currentMarks().gapsBelow, *buf)
 		if err != nil {
 			return nil, 0, 0, err
 		}

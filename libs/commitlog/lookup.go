@@ -78,7 +78,7 @@ func (q *timeQuery) inSegment(seg *segment) (TimestampOffset, bool, error) {
 	}
 	buf := lookupBuffers.Get().(*[]byte)
 	defer lookupBuffers.Put(buf)
-	pos, h, found, err := seg.find(seg.base+rel, q.interval, *buf)
+	pos, h, found, err := seg.find(seg.base+rel, q.interval, q.gapsBelow, *buf)
 	if err == nil && !found && seg.base+rel < seg.sealedAt.Load() {
 		var inGap bool
 		if inGap, err = seg.endsInGap(q.gapsBelow, q.interval); err == nil && !inGap {

@@ -242,7 +242,7 @@ func (r *recovery) openClean() (done bool, err error) {
 		if err != nil && !isBatchFault(err) {
 			return false, err
 		}
-		if err != nil || !r.follows(next, h.BaseOffset) || pos-p.pos > interval {
+		if err != nil || checkPlace(h.BaseOffset, next, l.marks.gapsBelow) != nil || pos-p.pos > interval {
 			return false, nil
 		}
 		// Where a batch ends is confirmed by where the next one begins; of the last one only

@@ -75,7 +75,7 @@ func (v *view) segmentOf(offset int64) int {
 //
 // An offset below the log's start or above its end is *OffsetOutOfRangeError.
 // Damage met on the way is *CorruptError. Checksums are not looked at: whoever
-// uses the records does that.
+// uses the records does that. Base offsets are, since no checksum covers them.
 func (l *Log) Read(offset, upTo int64, maxBytes int, alloc func(n int) []byte) (ReadResult, error) {
 	none := ReadResult{FirstBatchBase: -1, NextOffset: offset}
 	l.filesMu.RLock()
@@ -101,7 +101,7 @@ func (l *Log) Read(offset, upTo int64, maxBytes int, alloc func(n int) []byte) (
 	}
 	interval := l.config().IndexIntervalBytes
 	for ; ; i++ {
-		pos, h, found, err := v.segs[i].find(offset, interval, *buf)
+		pos, h, found, err := v.segs[i].find(offset, interval, v.gapsBelow, *buf)
 		if err != nil {
 			return none, err
 		}
@@ -172,8 +172,8 @@ func (l *Log) readFrom(v *view, seg *segment, pos int64, h *record.Header, offse
 	next := h.BaseOffset
 	for used+record.HeaderSize <= n {
 		bh, err := parseHeader(buf[used:])
-		if err == nil && bh.BaseOffset < next {
-			err = &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where %d or more belongs", bh.BaseOffset, next)}
+		if err == nil && (bh.BaseOffset < upTo || bh.BaseOffset < next) { // the others may be newer than the view
+			err = checkPlace(bh.BaseOffset, next, v.gapsBelow)
 		}
 		if err != nil {
 			return res, seg.fault(pos+int64(used), next, err)

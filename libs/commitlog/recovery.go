@@ -129,7 +129,7 @@ func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 		return next, at, nil
 	}
 	base := r.l.segs[i+1].base
-	if !r.follows(next, base) {
+	if checkPlace(base, next, r.l.marks.gapsBelow) != nil {
 		return next, cut{
 			found: true, seg: i, pos: pos,
 			reason: fmt.Errorf("the segment ends before offset %d and the next one begins at %d", next, base),
@@ -140,7 +140,7 @@ func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 }
 
 // startProducers finds the producers at the place where the scan begins. Below it
-// batches are believed, as far as they can be read at all.
+// batches are believed, as far as they can be read at all, but for control batches.
 func (r *recovery) startProducers(offset int64) error {
 	if r.producers.byID != nil {
 		return nil
@@ -186,18 +186,12 @@ func (r *recovery) keepIndex(seg *segment, f vfs.File) (indexPoint, int64, error
 	return last, maxTS, x.keepLocked(keep)
 }
 
-// follows reports whether a batch at base may come next after one that ends before
-// next: it begins there, or behind a gap that compaction may have left.
-func (r *recovery) follows(next, base int64) bool {
-	return base == next || base > next && base <= r.l.marks.gapsBelow
-}
-
 // checkBatch is everything that a batch at a place must satisfy. The leader epoch
 // lies outside the checksum, and so is compared with the checkpoint, which is
 // durable before an epoch's first batch is written.
 func (r *recovery) checkBatch(sc *scanner, pos, next int64, h *record.Header) error {
-	if !r.follows(next, h.BaseOffset) {
-		return &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where %d belongs", h.BaseOffset, next)}
+	if err := checkPlace(h.BaseOffset, next, r.l.marks.gapsBelow); err != nil {
+		return err
 	}
 	if err := sc.verify(pos, h); err != nil {
 		return err

@@ -237,8 +237,9 @@ func (s *segment) fault(pos, offset int64, err error) error {
 }
 
 // find returns the first batch whose last offset is at or above offset, which is
-// not below the segment's base. found is false when the segment ends before.
-func (s *segment) find(offset, interval int64, buf []byte) (pos int64, h record.Header, found bool, err error) {
+// not below the segment's base. found is false when the segment ends before. Gaps
+// between batches are believed below gapsBelow only.
+func (s *segment) find(offset, interval, gapsBelow int64, buf []byte) (pos int64, h record.Header, found bool, err error) {
 	f, err := s.acquire()
 	if err != nil {
 		return 0, h, false, err
@@ -248,7 +249,7 @@ func (s *segment) find(offset, interval int64, buf []byte) (pos int64, h record.
 	for try := 0; ; try++ {
 		p, err := s.idx.floor(rel)
 		if err == nil {
-			pos, h, found, err = s.scanTo(f, p, offset, interval, buf)
+			pos, h, found, err = s.scanTo(f, p, offset, interval, gapsBelow, buf)
 		}
 		if !errors.Is(err, errBadIndex) {
 			return pos, h, found, err
@@ -265,7 +266,7 @@ func (s *segment) find(offset, interval int64, buf []byte) (pos int64, h record.
 // scanTo reads headers from a point of the index on. A point that is wrong, or
 // farther away than an index with all its entries would leave it, is errBadIndex,
 // unless the index was made anew already.
-func (s *segment) scanTo(f vfs.File, p indexPoint, offset, interval int64, buf []byte) (int64, record.Header, bool, error) {
+func (s *segment) scanTo(f vfs.File, p indexPoint, offset, interval, gapsBelow int64, buf []byte) (int64, record.Header, bool, error) {
 	sc := newScanner(f, s.size.Load(), buf)
 	s.idx.mu.RLock()
 	rebuilt := s.idx.rebuilt
@@ -273,8 +274,8 @@ func (s *segment) scanTo(f vfs.File, p indexPoint, offset, interval int64, buf [
 	next := s.base + p.rel
 	for pos := p.pos; pos < sc.size; {
 		h, err := sc.header(pos)
-		if err == nil && h.BaseOffset < next {
-			err = &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where %d or more belongs", h.BaseOffset, next)}
+		if err == nil {
+			err = checkPlace(h.BaseOffset, next, gapsBelow)
 		}
 		if pos == p.pos && pos > 0 && !rebuilt && (err != nil || h.BaseOffset != next) {
 			return 0, h, false, errBadIndex
@@ -295,6 +296,18 @@ func (s *segment) scanTo(f vfs.File, p indexPoint, offset, interval int64, buf [
 		return 0, record.Header{}, false, errBadIndex
 	}
 	return 0, record.Header{}, false, nil
+}
+
+// checkPlace checks a batch's base offset, which no checksum covers: it is next, the
+// end of the batch before, or lies behind a gap that compaction may have left.
+func checkPlace(base, next, gapsBelow int64) error {
+	switch {
+	case base == next || base > next && base <= gapsBelow:
+		return nil
+	case next < gapsBelow:
+		return &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where one from %d to %d belongs", base, next, gapsBelow)}
+	}
+	return &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where %d belongs", base, next)}
 }
 
 func (s *segment) indexFault() error {
@@ -318,6 +331,9 @@ func (s *segment) rebuild(interval int64) error {
 	maxTS, next, pos := int64(noTimestamp), s.base, int64(0)
 	for pos < sc.size {
 		h, err := sc.header(pos)
+		if err == nil {
+			err = checkPlace(h.BaseOffset, next, math.MaxInt64)
+		}
 		if err != nil {
 			return s.fault(pos, next, err)
 		}

@@ -23,8 +23,9 @@ import (
 // truncates below the high watermark. A crash during the call leaves the log cut
 // somewhere between the offset and the old end.
 //
-// Errors: *OffsetOutOfRangeError below the log's start (see ResetTo), *CorruptError,
-// *NoSpaceError, ErrClosed: nothing was changed. *FailedError.
+// Errors: *OffsetOutOfRangeError below the log's start (see ResetTo), *CorruptError
+// (where the log is cut is never told by a batch that is not whole), *NoSpaceError,
+// ErrClosed: nothing was changed. *FailedError.
 func (l *Log) TruncateTo(offset int64) (end int64, err error) {
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
@@ -132,21 +133,28 @@ func (l *Log) tryFindCut(seg *segment, offset int64) (cutPlace, error) {
 		return at, err
 	}
 	sc := newScanner(f, seg.size.Load(), make([]byte, lookupBuffer))
+	gapsBelow := l.currentMarks().gapsBelow
 	at.pos, at.end = at.point.pos, seg.base+at.point.rel
 	for at.pos < sc.size {
 		h, err := sc.header(at.pos)
-		if err == nil && h.BaseOffset < at.end {
-			err = &record.CorruptError{Detail: fmt.Sprintf("the base offset is %d where %d or more belongs", h.BaseOffset, at.end)}
+		if err == nil {
+			err = checkPlace(h.BaseOffset, at.end, gapsBelow)
 		}
 		if at.pos == at.point.pos && at.pos > 0 && (err != nil || h.BaseOffset != at.end) {
 			return at, errBadIndex
+		}
+		if err == nil && at.end < offset {
+			// Where the log is cut must not hang on a bit that has flipped.
+			err = sc.verify(at.pos, &h)
 		}
 		if err != nil {
 			return at, seg.fault(at.pos, at.end, err)
 		}
 		if h.NextOffset() > offset {
-			at.across = h.BaseOffset < offset
-			return at, nil
+			if at.across = h.BaseOffset < offset; at.end < offset {
+				err = l.checkBehind(seg, &sc, at.pos, &h, gapsBelow)
+			}
+			return at, err
 		}
 		at.end = h.NextOffset()
 		if h.NumRecords > 0 {
@@ -155,6 +163,37 @@ func (l *Log) tryFindCut(seg *segment, offset int64) (cutPlace, error) {
 		at.pos += int64(h.Size())
 	}
 	return at, nil
+}
+
+// checkBehind checks the base offset of a batch by what comes behind it.
+func (l *Log) checkBehind(seg *segment, sc *scanner, pos int64, h *record.Header, gapsBelow int64) error {
+	next := h.NextOffset()
+	if pos += int64(h.Size()); pos < sc.size {
+		behind, err := sc.header(pos)
+		if err == nil {
+			err = checkPlace(behind.BaseOffset, next, gapsBelow)
+		}
+		if err != nil {
+			return seg.fault(pos, next, err)
+		}
+		return nil
+	}
+	if limit := l.endOf(seg); next > limit {
+		return seg.fault(pos, next, &record.CorruptError{Detail: fmt.Sprintf("the batch reaches to offset %d and its segment ends at %d", next, limit)})
+	}
+	return nil
+}
+
+// endOf is where a segment's offsets end: where the next one begins, or the log's end.
+func (l *Log) endOf(seg *segment) int64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for i, s := range l.segs[:len(l.segs)-1] {
+		if s == seg {
+			return l.segs[i+1].base
+		}
+	}
+	return l.end
 }
 
 // cutPlace reads the last point strictly below a relative offset, or the start of
