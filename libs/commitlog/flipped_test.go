@@ -99,15 +99,18 @@ func TestTruncateDespiteAnyFlippedBit(t *testing.T) {
 	}
 }
 
-// No checksum covers a batch's base offset. A reader is given no records at offsets that
-// are not theirs: a copy would begin there too.
-func TestReadDespiteAFlippedBaseOffset(t *testing.T) {
+// No checksum covers a batch's base offset and leader epoch. A reader is given no records
+// at offsets or of epochs that are not theirs: a copy would have them there too.
+func TestReadDespiteAFlippedPlace(t *testing.T) {
 	f := newFlipper(t)
 	end := f.bases[len(f.bases)-1]
 	alloc := func(n int) []byte { return make([]byte, n) }
 	for k, place := range f.at[:len(f.at)-1] {
-		for bit := range 64 {
+		for bit := range 96 { // the length between them is what the next header tells of
 			at := place + int64(bit/8)
+			if bit >= 64 {
+				at += 4
+			}
 			f.flip(at, bit%8)
 			for offset := range end {
 				for _, maxBytes := range []int{1, 1 << 20} {
@@ -126,7 +129,7 @@ func TestReadDespiteAFlippedBaseOffset(t *testing.T) {
 						}
 						i := bytes.Index(f.whole, data[8:h.Size()]) - 8
 						if j := int(h.BaseOffset); i < 0 || !bytes.Equal(f.whole[i:i+8], data[:8]) {
-							t.Fatalf("batch %d, bit %d: read from %d at most %d bytes: a batch is said to begin at %d", k, bit, offset, maxBytes, j)
+							t.Fatalf("batch %d, bit %d: read from %d at most %d bytes: a batch is said to begin at %d, of epoch %d", k, bit, offset, maxBytes, j, h.PartitionLeaderEpoch)
 						}
 						data = data[h.Size():]
 					}

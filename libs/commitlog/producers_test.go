@@ -163,18 +163,23 @@ func TestFenceOutlivesEverything(t *testing.T) {
 	}
 }
 
-// A fence whose bits flipped is damage, where nothing but the batch tells of it: were
-// it believed, no coordinator's fence might ever reach it, and the shard be lost for
-// good.
-func TestAFlippedFenceIsNotBelieved(t *testing.T) {
-	disk := newFS(t)
-	o := testOptions(disk)
-	l, _ := mustOpen(t, o)
+// A batch whose bits flipped is damage, where nothing but the batch tells of its fence or
+// its producer. Were it believed, no coordinator's fence might ever reach that of a shard,
+// which would be lost for good, and a producer's retry might pass for new.
+func TestNoFlippedBitIsReplayed(t *testing.T) {
 	fence, err := record.BuildFence(record.Fence{ShardEpoch: 3, Attempt: 1}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mustAppend(t, l, fence, 0)
+	t.Run("fence", func(t *testing.T) { noFlippedBitIsReplayed(t, fence) })
+	t.Run("producer", func(t *testing.T) { noFlippedBitIsReplayed(t, produced(t, 7, 0, 0, 2, false, 10)) })
+}
+
+func noFlippedBitIsReplayed(t *testing.T, first []byte) {
+	disk := newFS(t)
+	o := testOptions(disk)
+	l, _ := mustOpen(t, o)
+	mustAppend(t, l, first, 0)
 	for range 2 {
 		mustAppend(t, l, batch(t, 1, "a", 1), 0)
 	}
@@ -195,7 +200,7 @@ func TestAFlippedFenceIsNotBelieved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := record.Fence{ShardEpoch: 3, Attempt: 1}
+	want := l.Fence()
 	refused := func(what string, bit int, err error) {
 		t.Helper()
 		var corrupt *CorruptError
@@ -203,7 +208,7 @@ func TestAFlippedFenceIsNotBelieved(t *testing.T) {
 			t.Fatalf("%s, bit %d of byte %d: %v", what, bit%8, bit/8, err)
 		}
 	}
-	for bit := record.HeaderSize * 8; bit < len(fence)*8; bit++ {
+	for bit := record.ChecksumStart * 8; bit < len(first)*8; bit++ {
 		for _, how := range []Options{{CleanShutdown: true, RecoveryPoint: end}, {RecoveryPoint: end}} {
 			o.CleanShutdown, o.RecoveryPoint = how.CleanShutdown, how.RecoveryPoint
 			flip(bit)

@@ -18,6 +18,7 @@ type view struct {
 	start     int64
 	end       int64
 	gapsBelow int64
+	epochs    epochCache
 }
 
 // begin takes a view. The caller holds filesMu for reading.
@@ -27,7 +28,7 @@ func (l *Log) begin() (view, error) {
 	if l.closed {
 		return view{}, fmt.Errorf("%s: %w", l.dir, ErrClosed)
 	}
-	return view{segs: l.segs, bases: l.segmentBases(), start: l.marks.start, end: l.end, gapsBelow: l.marks.gapsBelow}, nil
+	return view{segs: l.segs, bases: l.segmentBases(), start: l.marks.start, end: l.end, gapsBelow: l.marks.gapsBelow, epochs: l.epochs}, nil
 }
 
 // baseTable has the bases of a log's segments side by side: a search among thousands
@@ -75,7 +76,8 @@ func (v *view) segmentOf(offset int64) int {
 //
 // An offset below the log's start or above its end is *OffsetOutOfRangeError.
 // Damage met on the way is *CorruptError. Checksums are not looked at: whoever
-// uses the records does that. Base offsets are, since no checksum covers them.
+// uses the records does that. Base offsets and leader epochs are, since no checksum
+// covers them.
 func (l *Log) Read(offset, upTo int64, maxBytes int, alloc func(n int) []byte) (ReadResult, error) {
 	none := ReadResult{FirstBatchBase: -1, NextOffset: offset}
 	l.filesMu.RLock()
@@ -173,7 +175,7 @@ func (l *Log) readFrom(v *view, seg *segment, pos int64, h *record.Header, offse
 	for used+record.HeaderSize <= n {
 		bh, err := parseHeader(buf[used:])
 		if err == nil && (bh.BaseOffset < upTo || bh.BaseOffset < next) { // the others may be newer than the view
-			err = checkPlace(bh.BaseOffset, next, v.gapsBelow)
+			err = v.check(&bh, next)
 		}
 		if err != nil {
 			return res, seg.fault(pos+int64(used), next, err)
@@ -189,6 +191,22 @@ func (l *Log) readFrom(v *view, seg *segment, pos int64, h *record.Header, offse
 	}
 	l.cursors.put(cursor{offset: next, seg: seg, pos: pos + int64(used)})
 	return ReadResult{Data: buf[:used], FirstBatchBase: h.BaseOffset, NextOffset: next}, nil
+}
+
+// check checks what no checksum of a batch covers; next is where the one before ends.
+func (v *view) check(h *record.Header, next int64) error {
+	if err := checkPlace(h.BaseOffset, next, v.gapsBelow); err != nil {
+		return err
+	}
+	return checkEpoch(h, v.epochs)
+}
+
+// checkEpoch compares a batch's leader epoch with the log's list of them.
+func checkEpoch(h *record.Header, epochs epochCache) error {
+	if want := epochs.at(h.BaseOffset); h.PartitionLeaderEpoch != want {
+		return &record.CorruptError{Detail: fmt.Sprintf("the leader epoch is %d, and the checkpoint says %d", h.PartitionLeaderEpoch, want)}
+	}
+	return nil
 }
 
 // cursor is where a reader left off.

@@ -139,8 +139,8 @@ func (r *recovery) scan(i int, expect int64) (next int64, at cut, err error) {
 	return next, at, seg.idx.sealLocked(maxTS, indexPoint{next - seg.base, pos})
 }
 
-// startProducers finds the producers at the place where the scan begins. Below it
-// batches are believed, as far as they can be read at all, but for control batches.
+// startProducers finds the producers at the place where the scan begins. Batches below
+// the newest snapshot are not looked at.
 func (r *recovery) startProducers(offset int64) error {
 	if r.producers.byID != nil {
 		return nil
@@ -200,8 +200,8 @@ func (r *recovery) checkBatch(sc *scanner, pos, next int64, h *record.Header) er
 	if epoch < 0 || epoch < r.epochs.latest() {
 		return &record.CorruptError{Detail: fmt.Sprintf("the leader epoch is %d after %d", epoch, r.epochs.latest())}
 	}
-	if want := r.stored.at(h.BaseOffset); r.storedOK && epoch != want {
-		return &record.CorruptError{Detail: fmt.Sprintf("the leader epoch is %d, and the checkpoint says %d", epoch, want)}
+	if r.storedOK {
+		return checkEpoch(h, r.stored)
 	}
 	return nil
 }

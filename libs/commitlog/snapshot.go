@@ -270,9 +270,9 @@ func (l *Log) restoreProducers(segs []*segment, snapshots []snapshotFile, end in
 }
 
 // producersAt gives the producers after all batches below an offset: from the newest
-// good snapshot that is not above it, and the headers of the batches behind; of control
-// batches it checks the checksums, and one that is damaged is a *CorruptError. It
-// leaves damaged snapshots out of the list it returns, and removes them.
+// good snapshot that is not above it, and the headers of the batches behind, of which one
+// that is damaged is a *CorruptError. It leaves damaged snapshots out of the list it
+// returns, and removes them.
 func (l *Log) producersAt(segs []*segment, snapshots []snapshotFile, offset int64) (producerState, []snapshotFile, error) {
 	state := newProducerState(segs[0].base)
 	good := slices.Clone(snapshots)
@@ -332,7 +332,7 @@ func (l *Log) replay(segs []*segment, state *producerState, end int64) error {
 		return nil
 	}
 	v := view{segs: segs}
-	buf := make([]byte, lookupBuffer)
+	buf := make([]byte, scanBuffer)
 	for i := max(0, v.segmentOf(state.offset)); i < len(segs) && segs[i].base < end; i++ {
 		if err := l.replaySegment(segs[i], state, end, buf); err != nil {
 			return err
@@ -362,12 +362,10 @@ func (l *Log) replaySegment(seg *segment, state *producerState, end int64, buf [
 			return nil
 		}
 		if h.BaseOffset >= state.offset {
-			// What a control batch holds is believed as it stands: one flipped bit in a
-			// fence would shut every coordinator out for good.
-			if h.Attributes.Control() {
-				if err := sc.verify(pos, &h); err != nil {
-					return seg.fault(pos, h.BaseOffset, err)
-				}
+			// A flipped bit in a fence would shut every coordinator out for good, and one
+			// in a sequence would lose or repeat what a producer sends next.
+			if err := sc.verify(pos, &h); err != nil {
+				return seg.fault(pos, h.BaseOffset, err)
 			}
 			if err := state.applyAt(f, pos, &h, now); err != nil {
 				return err
@@ -398,8 +396,8 @@ func (s *segment) near(sc *scanner, offset int64) (int64, error) {
 	return p.pos, nil
 }
 
-// applyAt notes a batch whose header was read from a place in a file. It looks into
-// a control batch only, whose checksum the caller has checked.
+// applyAt notes a batch whose header was read from a place in a file, and whose checksum
+// the caller has checked. It looks into a control batch only.
 func (s *producerState) applyAt(f vfs.File, pos int64, h *record.Header, now int64) error {
 	var kind int16
 	var fence record.Fence
