@@ -99,6 +99,32 @@ func TestTruncateDespiteAnyFlippedBit(t *testing.T) {
 	}
 }
 
+// Below the high watermark a reader is given records or told of damage; it never waits.
+func TestReadDespiteAFlippedLength(t *testing.T) {
+	f := newFlipper(t)
+	alloc := func(n int) []byte { return make([]byte, n) }
+	for k, place := range f.at[:len(f.at)-1] {
+		for at := place; at < place+record.HeaderSize; at++ {
+			for bit := range 8 {
+				f.flip(at, bit)
+				for j, upTo := range f.bases {
+					if j <= k { // the damage lies above
+						continue
+					}
+					for offset := range upTo {
+						res, err := f.log.Read(offset, upTo, 1<<20, alloc)
+						var corrupt *CorruptError
+						if err == nil && len(res.Data) == 0 || err != nil && !errors.As(err, &corrupt) {
+							t.Fatalf("bit %d of byte %d of batch %d: nothing is read from %d up to %d: %v", bit, at-place, k, offset, upTo, err)
+						}
+					}
+				}
+				f.flip(at, bit)
+			}
+		}
+	}
+}
+
 // No checksum covers a batch's base offset and leader epoch. A reader is given no records
 // at offsets or of epochs that are not theirs: a copy would have them there too.
 func TestReadDespiteAFlippedPlace(t *testing.T) {

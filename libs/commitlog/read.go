@@ -124,6 +124,20 @@ func (l *Log) Read(offset, upTo int64, maxBytes int, alloc func(n int) []byte) (
 	}
 }
 
+// verify checks the checksum of a batch whose header was read at pos.
+func (s *segment) verify(pos int64, h *record.Header) error {
+	f, err := s.acquire()
+	if err != nil {
+		return err
+	}
+	defer s.release()
+	sc := newScanner(f, s.size.Load(), make([]byte, lookupBuffer))
+	if err := sc.verify(pos, h); err != nil {
+		return s.fault(pos, h.BaseOffset, err)
+	}
+	return nil
+}
+
 // headerAt reads the header of the batch at pos, if there is one.
 func (s *segment) headerAt(pos int64, buf []byte) (record.Header, bool) {
 	f, err := s.acquire()
@@ -149,6 +163,13 @@ func (l *Log) readFrom(v *view, seg *segment, pos int64, h *record.Header, offse
 		return res, seg.fault(pos, h.BaseOffset, &record.CorruptError{Detail: fmt.Sprintf("the batch reaches to offset %d and the log ends at %d", h.NextOffset(), v.end)})
 	}
 	if h.NextOffset() > upTo {
+		if h.BaseOffset < upTo {
+			// It is rare that a batch reaches across. One that merely says so would have
+			// its readers wait for ever.
+			if err := seg.verify(pos, h); err != nil {
+				return res, err
+			}
+		}
 		// Between offset and the batch there may be a gap.
 		res.NextOffset = max(offset, min(upTo, h.BaseOffset))
 		return res, nil
