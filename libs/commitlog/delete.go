@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/leat-io/leat/libs/vfs"
@@ -31,12 +32,61 @@ func (l *Log) Delete() error {
 	return DeleteFolder(l.fs, l.dir, l.id)
 }
 
-// DeleteFolder removes a replica's folder that no Log has open. An absent one is no
-// error.
+// DeleteFolder removes a replica's folder that no Log has open, and what an earlier
+// try left of it. An absent one is no error. A folder of the same name that is
+// another topic's stays: that was made where this one's had lost its name already, and
+// may be in use.
 func DeleteFolder(fsys vfs.FS, dir string, id Metadata) error {
-	parent := filepath.Dir(dir)
-	// Named by id, since a topic's name may leave no room for a suffix.
-	grave := filepath.Join(parent, fmt.Sprintf("%x-%d%s", id.TopicID, id.Partition, DeletedSuffix))
+	others, err := isOthers(fsys, dir, id)
+	if err != nil {
+		return err
+	}
+	if others {
+		return removeGrave(fsys, dir, id)
+	}
+	return removeFolder(fsys, dir, id)
+}
+
+// isOthers reports whether a folder belongs to another replica than id says, or is just
+// being made for one. A damaged identity is id's: whoever makes a folder anew writes a
+// whole one.
+func isOthers(fsys vfs.FS, dir string, id Metadata) (bool, error) {
+	m, err := ReadMetadata(fsys, dir)
+	var corrupt *CorruptError
+	var version *UnsupportedVersionError
+	switch {
+	case err == nil:
+		return m.TopicID != id.TopicID || m.Partition != id.Partition, nil
+	case errors.As(err, &corrupt), errors.As(err, &version):
+		return false, nil
+	case !isNotExist(err):
+		return false, err
+	}
+	entries, err := fsys.ReadDir(dir)
+	if err != nil && !isNotExist(err) {
+		return false, err
+	}
+	// The identity is durable before the first segment is made.
+	return !slices.ContainsFunc(entries, func(e vfs.DirEntry) bool { return strings.HasSuffix(e.Name, logSuffix) }), nil
+}
+
+// gravePath is where a folder lies from the moment in which it has lost its name. It
+// bears the id, since a topic's name may leave no room for a suffix.
+func gravePath(dir string, id Metadata) string {
+	return filepath.Join(filepath.Dir(dir), fmt.Sprintf("%x-%d%s", id.TopicID, id.Partition, DeletedSuffix))
+}
+
+// removeGrave removes what an earlier try has left of a folder.
+func removeGrave(fsys vfs.FS, dir string, id Metadata) error {
+	if err := fsys.RemoveAll(gravePath(dir, id)); err != nil {
+		return err
+	}
+	return fsys.SyncDir(filepath.Dir(dir))
+}
+
+// removeFolder removes a folder that is id's.
+func removeFolder(fsys vfs.FS, dir string, id Metadata) error {
+	parent, grave := filepath.Dir(dir), gravePath(dir, id)
 	if err := fsys.RemoveAll(grave); err != nil {
 		return err
 	}
@@ -49,10 +99,7 @@ func DeleteFolder(fsys vfs.FS, dir string, id Metadata) error {
 	if err := fsys.SyncDir(parent); err != nil {
 		return err
 	}
-	if err := fsys.RemoveAll(grave); err != nil {
-		return err
-	}
-	return fsys.SyncDir(parent)
+	return removeGrave(fsys, dir, id)
 }
 
 // PurgeDeleted removes what interrupted deletions left among the folders of a disk
