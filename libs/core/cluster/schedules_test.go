@@ -35,6 +35,39 @@ func TestPredecessorIsNotAdded(t *testing.T) {
 	}
 }
 
+// TestDamagedReplicaIsNotAdded: a leader proposes to add a follower that has everything.
+// While the proposal is on its way the follower finds its copy damaged, says so, and begins
+// anew. It is no member, so that there is nobody to be barred, and it is the same process
+// in the same leader epoch; without a new partition epoch it is added, and leads with
+// nothing (simulation seed 20000833).
+func TestDamagedReplicaIsNotAdded(t *testing.T) {
+	w, p := minTwo(t)
+	p = w.now(p)
+	p.ISR = []int32{1, 2}
+	w.Set(p, 1, 77)
+	proposal := w.proposal(w.now(p), 1, 2, 3)
+	w.report(t, w.life(3), as(p, Corrupt, 1, 9))
+	if plan, err := ProposeISR(w.State, proposal); err == nil {
+		w.apply(t, plan, nil)
+	} else {
+		wantReason(t, err, "STALE_PARTITION_EPOCH")
+	}
+	w.stop(t, 1)
+	w.stop(t, 2)
+	if q := w.now(p); q.Leader.ID == 3 || member(&q, 3) {
+		t.Errorf("LOST: 3, which begins anew, may lead: %+v", q)
+	}
+	// Once it has caught up it is proposed again.
+	w.start(t, 2, w.vouchAll(2, Intact))
+	w.start(t, 1, w.vouchAll(1, Intact))
+	q := w.now(p)
+	plan, err := ProposeISR(w.State, w.proposal(q, q.Leader.ID, 3))
+	w.apply(t, plan, err)
+	if q = w.now(p); !slices.Contains(q.ISR, 3) {
+		t.Errorf("%+v", q)
+	}
+}
+
 // TestLateProposalIsRefused: a proposal to add a follower is sent again, because its
 // answer got lost. The follower comes into the in-sync set, falls behind and leaves it,
 // and records are committed without it. Then the first sending arrives. The leader is

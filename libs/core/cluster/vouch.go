@@ -81,9 +81,11 @@ func (s *State) NoteReplicas(life Process, vouches []Vouch) {
 
 // ReportReplicas plans what follows from news of a living broker's replicas: those
 // that are damaged, or whose disk failed, are barred, lose leadership, and leave ISR
-// and ELR where a trusted member leads; where every living replica is made, the
-// first leader is elected. A replica that is said to be whole does not lose its bar
-// by that: a folder that was made anew is whole and empty. The plan is empty if
+// and ELR where a trusted member leads; of those that are no members the partition epoch
+// rises, so that no proposal from before adds them; where every living replica is made,
+// the first leader is elected. A replica that is said to be whole does not lose its bar
+// by that: a folder that was made anew is whole and empty. Brokers bound their reports,
+// and take what was answered for being on record, so that the plan is not cut. It is empty if
 // there is nothing to do. The error is a *Rejection or an *InvariantError.
 func ReportReplicas(s *State, life Process, vouches []Vouch) (Plan, error) {
 	b := s.Broker(life.ID)
@@ -95,16 +97,20 @@ func ReportReplicas(s *State, life Process, vouches []Vouch) (Plan, error) {
 	planned := map[PartitionID]bool{}
 	for _, v := range vouches {
 		e := s.living(v.id())
-		if e == nil || planned[v.id()] || p.plan.Len() >= reconcileWrites {
-			continue // what does not fit comes with the broker's next report
+		if e == nil || planned[v.id()] {
+			continue
 		}
 		next := e.Value
-		if member := slices.Contains(next.ISR, life.ID) || slices.Contains(next.ELR, life.ID); v.Verdict != Intact && member &&
-			!s.neverLed(&next) && !slices.Contains(next.Barred, life.ID) {
+		damaged := v.Verdict != Intact && !s.neverLed(&next)
+		member := slices.Contains(next.ISR, life.ID) || slices.Contains(next.ELR, life.ID)
+		if damaged && member && !slices.Contains(next.Barred, life.ID) {
 			next.Barred = append(slices.Clone(next.Barred), life.ID)
 		}
 		view.elect(&next, s.configs[next.Topic], Hints{})
-		if !samePartition(&e.Value, &next) {
+		// A proposal to add one that is no member may be on its way, made while its replica
+		// was whole: a new partition epoch refuses it, as a bar does.
+		outdates := damaged && !member && slices.Contains(next.Replicas, life.ID)
+		if outdates || !samePartition(&e.Value, &next) {
 			planned[v.id()] = true
 			p.put(next)
 		}
