@@ -27,6 +27,7 @@ var found = map[uint64]string{
 	9000335:  "a first leader alone in its in-sync set",
 	12006057: "a flipped bit in a fence",
 	12014864: "a flipped bit where a log was cut",
+	20000833: "a damaged copy added by a proposal from before",
 	20012593: "a deletion that took the folder of a topic made again",
 }
 
