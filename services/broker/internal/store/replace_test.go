@@ -257,7 +257,8 @@ func TestAnElectedReplicaIsTrustedAsItIs(t *testing.T) {
 	}
 }
 
-// heldFS counts the files that are made under a name, and holds the first one up.
+// heldFS counts the files that are made under a name, and holds them up: on each disk the
+// first one, for those that follow wait for it.
 type heldFS struct {
 	vfs.FS
 	name  string
@@ -267,7 +268,8 @@ type heldFS struct {
 
 func (h *heldFS) Create(path string) (vfs.File, error) {
 	if strings.Contains(filepath.Base(path), h.name) {
-		if h.count.Add(1) == 1 && h.gate != nil {
+		h.count.Add(1)
+		if h.gate != nil {
 			<-h.gate
 		}
 	}
