@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/leat-io/leat/libs/record"
 	"github.com/leat-io/leat/libs/vfs"
@@ -71,11 +72,13 @@ func (v *verifier) segment(segs []*segment, i int) (err error) {
 	return x.finish(size, maxTS)
 }
 
-// follows is recovery's rule: a batch begins where the one before ends, or behind
-// a gap that compaction may have left.
-// Behind damage any gap is believed.
+// follows is recovery's rule (checkPlace). Behind damage any gap is believed.
 func (v *verifier) follows(base int64) bool {
-	return base == v.next || base > v.next && (v.lost || base <= v.marks.gapsBelow)
+	gapsBelow := v.marks.gapsBelow
+	if v.lost {
+		gapsBelow = math.MaxInt64
+	}
+	return checkPlace(base, v.next, gapsBelow) == nil
 }
 
 // batchAt checks the batch at a byte. reason says what is wrong with it; the header
