@@ -161,6 +161,9 @@ func admitHeader(h *record.Header, vecs [][]byte, latest int32) error {
 func (l *Log) rollFor(h *record.Header, now time.Time, cfg *Config) (*segment, error) {
 	seg := l.active()
 	size := seg.size.Load()
+	if h.BaseOffset < seg.base {
+		return nil, l.fail("append", fmt.Errorf("offset %d lies below the active segment, which begins at %d: there was no room for the batch that it was made for; after a restart the log goes on from there", h.BaseOffset, seg.base))
+	}
 	fits := h.LastOffset()-seg.base < math.MaxInt32
 	if size == 0 && (fits || h.BaseOffset == seg.base) {
 		return seg, nil
@@ -170,7 +173,13 @@ func (l *Log) rollFor(h *record.Header, now time.Time, cfg *Config) (*segment, e
 		!seg.idx.full(cfg.SegmentIndexBytes) {
 		return seg, nil
 	}
-	return l.roll(h.BaseOffset)
+	// It begins where the log ends, also where a gap follows: should the batch find no room,
+	// the next one may lie in that gap.
+	base := l.EndOffset()
+	if h.LastOffset()-base >= math.MaxInt32 {
+		base = h.BaseOffset
+	}
+	return l.roll(base)
 }
 
 // roll seals the active segment and makes one that begins at base. The caller holds

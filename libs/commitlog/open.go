@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 )
 
 // Open opens the log in a folder, or makes one, and recovers it: after a clean
@@ -160,8 +161,10 @@ func (r *recovery) finishReset(bases []int64) error {
 	return r.l.finishReset(segs)
 }
 
-// dropExpired leaves out, and removes, segments that lie wholly below the log's
-// start: a retention that was cut short.
+// dropExpired leaves out, and removes, segments that lie wholly below the log's start: a
+// retention that was cut short. That begins with a snapshot of the producers at the base
+// of the first segment that is to stay; segments below which there is none wait for the
+// next Retain.
 func (r *recovery) dropExpired(bases []int64) ([]int64, error) {
 	l := r.l
 	if bases[0] > l.marks.start {
@@ -170,13 +173,23 @@ func (r *recovery) dropExpired(bases []int64) ([]int64, error) {
 			Detail: fmt.Sprintf("the log begins at this offset, and the first segment there is begins at %d", bases[0]),
 		}
 	}
-	for len(bases) > 1 && bases[1] <= l.marks.start {
-		if err := l.removeSegment(newCachedSegment(l.fs, l.dir, bases[0], l.files)); err != nil {
+	n, _ := slices.BinarySearch(bases, l.marks.start+1)
+	for n--; n > 0; n-- {
+		_, err := loadSnapshot(l.fs, l.dir, bases[n])
+		var corrupt *CorruptError
+		if err == nil {
+			break
+		}
+		if !isNotExist(err) && !errors.As(err, &corrupt) {
 			return nil, err
 		}
-		bases = bases[1:]
 	}
-	return bases, nil
+	for _, base := range bases[:n] {
+		if err := l.removeSegment(newCachedSegment(l.fs, l.dir, base, l.files)); err != nil {
+			return nil, err
+		}
+	}
+	return bases[n:], nil
 }
 
 func (r *recovery) open(bases []int64) error {

@@ -246,6 +246,7 @@ type producerMachine struct {
 	durable int64
 	noted   int64
 	next    map[int64]*[2]int32 // epoch and sequence
+	start   int64               // of the log; headers below it are kept
 }
 
 func (m *producerMachine) end() int64 {
@@ -352,7 +353,7 @@ func (m *producerMachine) PowerCut(t *rapid.T) {
 }
 
 func (m *producerMachine) Truncate(t *rapid.T) {
-	to := rapid.Int64Range(0, m.end()).Draw(t, "to")
+	to := rapid.Int64Range(m.start, m.end()).Draw(t, "to")
 	m.noted = min(m.noted, max(0, to-4))
 	end, err := m.log.TruncateTo(to)
 	if err != nil {
@@ -365,8 +366,27 @@ func (m *producerMachine) Truncate(t *rapid.T) {
 	}
 }
 
+// Retain deletes some of the records that are durable.
+func (m *producerMachine) Retain(t *rapid.T) {
+	for _, h := range m.headers {
+		if h.NextOffset() <= m.durable && rapid.IntRange(0, 3).Draw(t, "delete") > 0 {
+			m.start = max(m.start, h.NextOffset())
+		}
+	}
+	if err := m.log.AdvanceLogStart(m.start); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.log.Retain(m.opts.Now(), m.durable); err != nil {
+		t.Fatal(err)
+	}
+	m.durable = m.log.DurableEnd()
+}
+
 // Damage spoils a snapshot, as bit rot would, and restarts.
 func (m *producerMachine) Damage(t *rapid.T) {
+	if m.log.segs[0].base > 0 {
+		t.Skip("what the segments that are gone held is in snapshots only")
+	}
 	if err := m.log.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -412,8 +432,8 @@ func (m *producerMachine) Check(t *rapid.T) {
 	}
 }
 
-// What is remembered of producers is what the log's batches say, through restarts,
-// power cuts, truncations and damaged snapshots.
+// What is remembered of producers is what the log's batches said, through restarts,
+// power cuts, truncations, deletions and damaged snapshots.
 func TestProducersAgainstModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -428,7 +448,7 @@ func TestProducersAgainstModel(t *testing.T) {
 		m.open(t, false)
 		t.Repeat(map[string]func(*rapid.T){
 			"append": m.Append, "append more": m.Append, "append still more": m.Append, "sync": m.Sync,
-			"restart": m.Restart, "power cut": m.PowerCut, "truncate": m.Truncate, "damage": m.Damage, "": m.Check,
+			"restart": m.Restart, "power cut": m.PowerCut, "truncate": m.Truncate, "retain": m.Retain, "damage": m.Damage, "": m.Check,
 		})
 		if err := m.log.Abort(); err != nil {
 			t.Fatal(err)

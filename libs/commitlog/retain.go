@@ -200,7 +200,10 @@ func (l *Log) dropHead(n int, now time.Time, res *RetainResult) error {
 	l.mu.RLock()
 	start := l.segs[n].base
 	l.mu.RUnlock()
-	// First the mark: it tells recovery that what is missing was meant to go.
+	if err := l.keepProducersBelow(start); err != nil {
+		return err
+	}
+	// Then the mark: it tells recovery that what is missing was meant to go.
 	if err := l.setStart(start); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -304,4 +305,97 @@ func TestRetentionKeepsProducers(t *testing.T) {
 	if got := l.CheckProducer(header(t, produced(t, 7, 0, 3, 2, false, 10))); got.Verdict != ProducerDuplicate || got.BaseOffset != 3 {
 		t.Errorf("a retry of the last: %+v", got)
 	}
+}
+
+// fillSegments appends batches of producer 8 from a sequence on, each of them durable,
+// until the log has so many segments. Each begins behind a gap.
+func fillSegments(t testing.TB, l *Log, segments int, gap int64) {
+	t.Helper()
+	for l.Segments() < segments {
+		offset := l.EndOffset()
+		if l.active().size.Load() > MinSegmentBytes-9000 {
+			offset += gap
+		}
+		seq := int32(0)
+		if p := l.producers.byID[8]; p != nil {
+			seq = p.latest().lastSeq + 1
+		}
+		mustAppendAt(t, l, at(produced(t, 8, 0, seq, 1, false, 9000), offset, 0))
+		mustSync(t, l)
+	}
+}
+
+// deleteFirstSegment makes a log of many segments, takes the first one, in which there is
+// all that producer 7 ever sent, out of it, and goes on. It returns where the log begins.
+func deleteFirstSegment(t testing.TB, l *Log, gap int64) int64 {
+	t.Helper()
+	mustAppend(t, l, produced(t, 7, 0, 0, 3, false, 10), 0)
+	fillSegments(t, l, 8, gap)
+	base := l.segs[1].base
+	if err := l.AdvanceLogStart(base); err != nil {
+		t.Fatal(err)
+	}
+	if res := mustRetain(t, l, l.now(), base); res.Start != base || res.Segments != 1 {
+		t.Fatalf("%+v, want one segment less, from %d on", res, base)
+	}
+	fillSegments(t, l, 12, gap)
+	return base
+}
+
+func isKnownBelow(t testing.TB, l *Log, base int64) {
+	t.Helper()
+	if end, err := l.TruncateTo(base); end != base || err != nil {
+		t.Fatal(end, err)
+	}
+	if got := l.CheckProducer(header(t, produced(t, 7, 0, 0, 3, false, 10))); got.Verdict != ProducerDuplicate || got.BaseOffset != 0 {
+		t.Errorf("a retry of a batch that was deleted: %+v", got)
+	}
+}
+
+// A truncation may go down to the log's start, however far what is durable lies above:
+// what is remembered of producers whose records are deleted is not forgotten by it.
+func TestTruncationKeepsProducersOfWhatIsDeleted(t *testing.T) {
+	for _, gap := range []int64{0, 5} {
+		l, _ := mustOpen(t, testOptions(newFS(t)))
+		isKnownBelow(t, l, deleteFirstSegment(t, l, gap))
+	}
+}
+
+// Where the disk was full when a segment was made, nothing tells yet what is remembered
+// at its base: the segments before it stay until that is written down.
+func TestRetentionWaitsForRoomForProducers(t *testing.T) {
+	disk := newFS(t)
+	fsys := errorfs.Wrap(disk)
+	o := testOptions(fsys)
+	l, _ := mustOpen(t, o)
+	noRoom := func(files string) {
+		fsys.Add(errorfs.Rule{Ops: []errorfs.Op{errorfs.OpWrite}, Path: files, Err: syscall.ENOSPC, Short: 7})
+	}
+	noRoom("*" + snapshotSuffix)
+	noRoom("*" + snapshotSuffix + ".tmp")
+	mustAppend(t, l, produced(t, 7, 0, 0, 3, false, 10), 0)
+	fillSegments(t, l, 8, 0)
+	base := l.segs[1].base
+	if err := l.AdvanceLogStart(base); err != nil {
+		t.Fatal(err)
+	}
+	var full *NoSpaceError
+	if res, err := l.Retain(l.now(), base); !errors.As(err, &full) || res.Segments != 0 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	// A restart does not take them either.
+	o.RecoveryPoint = l.DurableEnd()
+	if err := l.Abort(); err != nil {
+		t.Fatal(err)
+	}
+	disk.Crash(nil)
+	l, _ = mustOpen(t, o)
+	if l.segs[0].base != 0 {
+		t.Fatalf("the first segment begins at %d", l.segs[0].base)
+	}
+	fsys.Clear()
+	if res := mustRetain(t, l, l.now(), base); res.Segments != 1 {
+		t.Fatalf("%+v", res)
+	}
+	isKnownBelow(t, l, base)
 }

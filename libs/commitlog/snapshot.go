@@ -1,6 +1,7 @@
 package commitlog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -16,12 +17,17 @@ import (
 // was appended. It is written when a segment is made, at a Checkpoint and at a clean
 // stop. One that is torn or damaged is not believed: an older one, or none, and the
 // batches' headers from there on give the same.
+//
+// That at the base of each segment is kept as long as the segment is: where the records
+// before it are deleted, nothing else tells what was remembered there, and a truncation
+// may go down to it, since the high watermark can lag far behind what is durable.
 const (
 	snapshotSuffix  = ".snapshot"
 	snapshotKind    = "producer-snapshot"
 	snapshotVersion = 1
 	maxSnapshot     = 64 << 20
-	// keptSnapshots is how many are kept of those that lie below the durable end.
+	// keptSnapshots is how many are kept of those that lie below the durable end, besides
+	// those at the bases of segments.
 	keptSnapshots = 2
 	// maxControlBatch is the largest control batch that is looked into.
 	maxControlBatch = 64 << 10
@@ -152,6 +158,42 @@ func (l *Log) writeSnapshot(durably bool) error {
 	return nil
 }
 
+// keepProducersBelow sees to it that there is a snapshot, durably, at the base of the
+// segment that is to be the log's first one. There is none where the disk was full when
+// that segment was made, or where a power cut tore it. The caller holds changeMu, and has
+// synced the log.
+//
+// Errors: *NoSpaceError, since nothing else tells what it would hold once the segments
+// before are gone; *CorruptError; *FailedError.
+func (l *Log) keepProducersBelow(base int64) error {
+	if _, err := loadSnapshot(l.fs, l.dir, base); err == nil {
+		return nil
+	}
+	l.appendMu.Lock()
+	defer l.appendMu.Unlock()
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	l.filesMu.Lock()
+	defer l.filesMu.Unlock()
+	state, snapshots, err := l.producersAt(l.segs, l.snapshots, base)
+	var corrupt *CorruptError
+	if errors.As(err, &corrupt) {
+		return err
+	}
+	if err != nil {
+		return l.fail("retain", err)
+	}
+	state.offset = base
+	if err := vfs.WriteFileAtomic(l.fs, segmentPath(l.dir, base, snapshotSuffix), state.encode()); err != nil {
+		return l.diskError("retain", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at, _ := slices.BinarySearchFunc(snapshots, base, func(s snapshotFile, base int64) int { return cmp.Compare(s.offset, base) })
+	l.snapshots = slices.Insert(snapshots, at, snapshotFile{offset: base})
+	return nil
+}
+
 func createFile(fsys vfs.FS, path string, data []byte, durably bool) error {
 	f, err := fsys.Create(path)
 	if err != nil {
@@ -168,18 +210,22 @@ func createFile(fsys vfs.FS, path string, data []byte, durably bool) error {
 // The caller holds syncMu.
 func (l *Log) syncSnapshots() error {
 	l.mu.RLock()
-	snapshots, durable := slices.Clone(l.snapshots), l.durable
+	snapshots, durable, bases := slices.Clone(l.snapshots), l.durable, l.segmentBases()
 	l.mu.RUnlock()
+	spare := func(s snapshotFile) bool {
+		_, atBase := slices.BinarySearch(bases, s.offset)
+		return s.offset <= durable && !atBase
+	}
 	below := 0
 	for _, s := range snapshots {
-		if s.offset <= durable {
+		if spare(s) {
 			below++
 		}
 	}
 	var kept []snapshotFile
 	for _, s := range snapshots {
 		path := segmentPath(l.dir, s.offset, snapshotSuffix)
-		if s.offset <= durable && below > keptSnapshots {
+		if spare(s) && below > keptSnapshots {
 			below--
 			if err := l.removeSnapshot(s.offset); err != nil {
 				return err
@@ -255,7 +301,7 @@ func listSnapshots(entries []vfs.DirEntry) []snapshotFile {
 			out = append(out, snapshotFile{offset: offset})
 		}
 	}
-	slices.SortFunc(out, func(a, b snapshotFile) int { return int(min(max(a.offset-b.offset, -1), 1)) })
+	slices.SortFunc(out, func(a, b snapshotFile) int { return cmp.Compare(a.offset, b.offset) })
 	return out
 }
 

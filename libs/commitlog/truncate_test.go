@@ -334,6 +334,57 @@ func TestAppendAtAcrossGaps(t *testing.T) {
 	}
 }
 
+// A batch that was to open a segment behind a gap finds no room. What comes instead may
+// lie in that gap, from another leader or from this log as the leader: it is found there,
+// and not taken for damage after a restart.
+func TestNoRoomBehindAGap(t *testing.T) {
+	for name, appendIn := range map[string]func(l *Log, offset int64, b []byte) (AppendInfo, error){
+		"follows": func(l *Log, offset int64, b []byte) (AppendInfo, error) {
+			return l.AppendAt([][]byte{at(b, offset+2, 1)})
+		},
+		"leads": func(l *Log, _ int64, b []byte) (AppendInfo, error) { return l.Append([][]byte{b}, 1) },
+	} {
+		for _, gap := range []int64{500, 2 * math.MaxInt32} {
+			disk := newFS(t)
+			fsys := errorfs.Wrap(disk)
+			l, _ := mustOpen(t, testOptions(fsys))
+			big := strings.Repeat("b", 9000)
+			for l.active().size.Load()+9000 < MinSegmentBytes {
+				mustAppend(t, l, batch(t, 1, big, 1), 0)
+			}
+			end := l.EndOffset()
+			fsys.Add(errorfs.Rule{Ops: []errorfs.Op{errorfs.OpWrite}, Path: "*.log", Err: syscall.ENOSPC, Times: 1})
+			var full *NoSpaceError
+			if _, err := l.AppendAt([][]byte{at(batch(t, 1, big, 1), end+gap, 0)}); !errors.As(err, &full) {
+				t.Fatal(err)
+			}
+			info, err := appendIn(l, end, batch(t, 1, big, 1))
+			if gap > math.MaxInt32 {
+				// No segment reaches so far. Rather none than one that is not found again.
+				if !errors.Is(err, ErrFailed) {
+					t.Fatalf("%s: %+v, %v", name, info, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			for range 2 {
+				if got := readAll(t, l, end, math.MaxInt64); len(got) != 1 || got[0].Offset != info.BaseOffset {
+					t.Fatalf("%s: %d records, want one at %d", name, len(got), info.BaseOffset)
+				}
+				o := testOptions(disk)
+				o.HighWatermark = mustSync(t, l)
+				if err := l.Abort(); err != nil {
+					t.Fatal(err)
+				}
+				disk.Crash(nil)
+				l, _ = mustOpen(t, o)
+			}
+		}
+	}
+}
+
 // A follower's log with gaps that loses, with the power, the end of one segment and
 // not the next: what comes behind is not taken for the other side of a gap.
 func TestGapIsNoHole(t *testing.T) {

@@ -29,6 +29,7 @@ var found = map[uint64]string{
 	12014864: "a flipped bit where a log was cut",
 	20000833: "a damaged copy added by a proposal from before",
 	20012593: "a deletion that took the folder of a topic made again",
+	40011687: "a truncation that forgot producers of a head that was gone",
 }
 
 func TestSeedsThatFoundSomething(t *testing.T) {
