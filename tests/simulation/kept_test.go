@@ -137,14 +137,18 @@ func (p *part) matches(h *record.Header, data []byte, from, to int64) string {
 	return ""
 }
 
-// lives looks for keys that were deleted and live on in a log that lacks the tombstone.
+// lives looks for keys that were deleted and live on in a range of a log that lacks the
+// tombstone. Records below the range are of no account: where a log begins within a batch
+// they are there, and nobody reads them.
 func (r *replica) lives(from, to int64) (wrong string) {
 	p := r.p
 	last := map[string]int64{}
 	r.batchesOf(from, to, func(h *record.Header, data []byte) {
 		records, _ := record.Decode(data, 1<<20)
 		for i := range records {
-			last[string(records[i].Key)] = records[i].Offset
+			if records[i].Offset >= from {
+				last[string(records[i].Key)] = records[i].Offset
+			}
 		}
 	})
 	keys := make([]string, 0, len(last))
