@@ -175,13 +175,12 @@ func (r *recovery) dropExpired(bases []int64) ([]int64, error) {
 	}
 	n, _ := slices.BinarySearch(bases, l.marks.start+1)
 	for n--; n > 0; n-- {
-		_, err := loadSnapshot(l.fs, l.dir, bases[n])
-		var corrupt *CorruptError
-		if err == nil {
-			break
-		}
-		if !isNotExist(err) && !errors.As(err, &corrupt) {
+		good, err := l.secureSnapshot(bases[n])
+		if err != nil {
 			return nil, err
+		}
+		if good {
+			break
 		}
 	}
 	for _, base := range bases[:n] {

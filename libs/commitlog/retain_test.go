@@ -399,3 +399,43 @@ func TestRetentionWaitsForRoomForProducers(t *testing.T) {
 	}
 	isKnownBelow(t, l, base)
 }
+
+// A process that was killed leaves a snapshot that the system has not written to disk yet.
+// It is there when the log is opened again, and must not be all that is left, for a power
+// cut to take: neither by a retention, nor where one that was cut short is ended.
+func TestRetentionAfterAKill(t *testing.T) {
+	for _, retain := range []bool{true, false} {
+		disk := newFS(t)
+		o := testOptions(disk)
+		l, _ := mustOpen(t, o)
+		reopen := func() {
+			t.Helper()
+			if err := l.Abort(); err != nil {
+				t.Fatal(err)
+			}
+			l, _ = mustOpen(t, o)
+		}
+		mustAppend(t, l, produced(t, 7, 0, 0, 3, false, 10), 0)
+		for l.Segments() < 2 {
+			mustAppend(t, l, batch(t, 1, strings.Repeat("b", 9000), 1), 0)
+		}
+		base := l.segs[1].base
+		if retain {
+			reopen()
+		}
+		if err := l.setStart(base); err != nil {
+			t.Fatal(err)
+		}
+		if retain {
+			mustRetain(t, l, l.now(), base)
+		} else {
+			reopen()
+		}
+		if l.Segments() != 1 {
+			t.Fatalf("there are %d segments", l.Segments())
+		}
+		disk.Crash(nil)
+		reopen()
+		isKnownBelow(t, l, base)
+	}
+}

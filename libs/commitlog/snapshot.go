@@ -158,6 +158,20 @@ func (l *Log) writeSnapshot(durably bool) error {
 	return nil
 }
 
+// secureSnapshot reports whether there is a good snapshot of an offset, and makes it
+// durable: where a process was killed before, it may be read from memory only.
+func (l *Log) secureSnapshot(offset int64) (bool, error) {
+	_, err := loadSnapshot(l.fs, l.dir, offset)
+	var corrupt *CorruptError
+	if errors.As(err, &corrupt) || isNotExist(err) {
+		return false, nil
+	}
+	if err == nil {
+		err = syncPath(l.fs, segmentPath(l.dir, offset, snapshotSuffix))
+	}
+	return err == nil, err
+}
+
 // keepProducersBelow sees to it that there is a snapshot, durably, at the base of the
 // segment that is to be the log's first one. There is none where the disk was full when
 // that segment was made, or where a power cut tore it. The caller holds changeMu, and has
@@ -166,7 +180,9 @@ func (l *Log) writeSnapshot(durably bool) error {
 // Errors: *NoSpaceError, since nothing else tells what it would hold once the segments
 // before are gone; *CorruptError; *FailedError.
 func (l *Log) keepProducersBelow(base int64) error {
-	if _, err := loadSnapshot(l.fs, l.dir, base); err == nil {
+	if good, err := l.secureSnapshot(base); err != nil {
+		return l.fail("retain", err)
+	} else if good {
 		return nil
 	}
 	l.appendMu.Lock()
