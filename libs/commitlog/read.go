@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sort"
 	"sync"
@@ -268,4 +269,14 @@ func (c *cursors) put(r cursor) {
 	defer c.mu.Unlock()
 	c.ring[c.next] = r
 	c.next = (c.next + 1) % len(c.ring)
+}
+
+// Filler makes a batch without records for offsets [from, to) of a gap that compaction has
+// left at the log's end: a Read from there up to the end gives nothing, and goes on at to.
+// A copy of the log that has no batch for these offsets stays behind the log's end until
+// something is appended. It returns where the filler ends: below to where no batch spans
+// the gap.
+func (l *Log) Filler(from, to int64) (batch []byte, next int64) {
+	next = min(to, from+math.MaxInt32)
+	return record.BuildFiller(from, next, max(l.EpochAt(next-1), 0)), next
 }

@@ -144,6 +144,7 @@ func (w *world) elect() {
 	kind, name := cluster.ElectPreferred, "elect preferred"
 	if w.conf.Unclean && w.chance(50) {
 		kind, name = cluster.ElectUnclean, "elect unclean"
+		p.asked = true
 	}
 	w.admin(name, func(s *cluster.State, _ int) (cluster.Plan, error) {
 		plan, _, err := cluster.ElectLeaders(s, kind, names)

@@ -30,6 +30,7 @@ var found = map[uint64]string{
 	20000833: "a damaged copy added by a proposal from before",
 	20012593: "a deletion that took the folder of a topic made again",
 	40011687: "a truncation that forgot producers of a head that was gone",
+	60008211: "followers that did not come to the end of a log that ended in a gap",
 }
 
 func TestSeedsThatFoundSomething(t *testing.T) {

@@ -8,6 +8,18 @@ import (
 	"github.com/leat-io/leat/libs/core/partition"
 )
 
+// keepAsked notes where an operator had a leader elected where the mesh itself would have
+// waited, and who was elected has lost its copy by then.
+func (p *part) keepAsked(old, next cluster.Partition) {
+	alive := func(b int32) bool { return !p.lost[b] }
+	if !p.asked || p.lossy || !old.Leader.IsZero() || next.Leader.IsZero() || slices.ContainsFunc(next.ISR, alive) || slices.ContainsFunc(next.ELR, alive) {
+		return
+	}
+	p.lossy = true
+	p.w.count("an operator asked for a leader whose copy was lost")
+	p.w.say("  %s has a leader that an operator asked for, whose copy is lost", p.w.name(p.id))
+}
+
 // keepPromise notes where more disks are lost than the topic promises to bear: min was
 // lowered since, or a member that had been proposed joined after its disk had gone.
 func (p *part) keepPromise(rec cluster.Partition) {

@@ -344,7 +344,14 @@ func (w *world) stream(l *link) {
 		}
 		return
 	}
-	if len(data) == 0 || r.sessions[l.lSess] != l || l.broken {
+	if r.sessions[l.lSess] != l || l.broken {
+		return
+	}
+	if len(data) == 0 && next > l.from {
+		data, next = r.log.Filler(l.from, next)
+		w.count("gap at the end of a log filled")
+	}
+	if len(data) == 0 {
 		return
 	}
 	l.down = append(l.down, &batchMessage{batch: partition.Batch{

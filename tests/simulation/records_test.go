@@ -63,5 +63,6 @@ func (w *world) noteISR(p *part, old, next cluster.Partition) {
 			delete(p.lost, b)
 		}
 	}
+	p.keepAsked(old, next)
 	p.keepPromise(next)
 }

@@ -28,6 +28,7 @@ type part struct {
 	epochs   int32             // the highest leader epoch there was
 	lost     map[int32]bool    // brokers whose copy went and is not replaced
 	lossy    bool              // an unclean election took place: committed records may be gone
+	asked    bool              // an operator asked for an unclean election
 	gone     bool              // its topic was deleted
 }
 

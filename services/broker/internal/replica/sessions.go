@@ -237,11 +237,20 @@ func (r *Replica) ReadLog(from int64, maxBytes int) (LogRun, *rpc.Error) {
 	}
 	// After the reading: a cleaning notes this before any of it can be seen.
 	run.Next, run.TombstonesBelow = res.NextOffset, log.TombstonesBelow()
-	if len(res.Data) == 0 {
+	switch {
+	case len(res.Data) > 0:
+		run.Payload = buf.Payload(len(res.Data))
+	case res.NextOffset > from:
+		// The log ends in a gap, and its followers must come to its end all the same: while
+		// too few are in sync nothing is appended behind it.
+		buf.Free()
+		var filler []byte
+		filler, run.Next = log.Filler(from, res.NextOffset)
+		run.Payload = rpc.NewPayload(filler)
+	default:
 		buf.Free()
 		return run, nil
 	}
-	run.Payload = buf.Payload(len(res.Data))
 	if r.m.cfg.Tracer != nil {
 		r.mu.Lock()
 		run.Trace = r.traceOf(from, run.Next)

@@ -162,6 +162,45 @@ func TestTombstonesRemovedUnderASession(t *testing.T) {
 	}
 }
 
+// Compaction and a cut have left a leader's log that ends in a gap, and too few are in
+// sync for anything to be appended behind it: its follower comes to its end all the same,
+// and into the in-sync set (simulation seed 60008211).
+func TestALogThatEndsInAGap(t *testing.T) {
+	m := newMesh(t, 2, meshOptions{})
+	m.nodes[2].stop(true)
+	id := m.ctl.CreateReplicated("t", 1, 2, map[string]string{"cleanup.policy": "compact"}, 1)
+	m.awaitLeads(1, id, 0)
+	log := m.nodes[1].store.Replica(store.Key{Topic: id}).Log
+	if err := log.SetConfig(commitlog.Config{SegmentAge: 1, Cleanup: commitlog.CleanupCompact}); err != nil {
+		t.Fatal(err)
+	}
+	for _, batch := range [][]byte{keyed(t, "x", "1"), keyed(t, "y", "1"), keyed(t, "k", ""), keyed(t, "z", "1")} {
+		if _, err := log.Append([][]byte{batch}, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	clean(t, log)
+	if end, err := log.TruncateTo(3); end != 3 || err != nil {
+		t.Fatal(end, err)
+	}
+	if res, err := log.Read(2, 3, 1, func(n int) []byte { return make([]byte, n) }); len(res.Data) > 0 || res.NextOffset != 3 || err != nil {
+		t.Fatalf("the log does not end in a gap: %+v, %v", res, err)
+	}
+	m.kill(1)
+	m.restart(1)
+	m.restart(2)
+	m.ctl.SetPartition(id, 0, func(p *controllerPartition) { p.Replicas = []int32{1, 2} })
+	m.ctl.Elect(id, 0, 1)
+	m.awaitLeads(1, id, 0)
+	m.awaitISR(id, 0, 2)
+	if offset := m.nodes[1].mustStore(id, 0, "goes on"); offset != 3 {
+		t.Errorf("the next record is at %d", offset)
+	}
+}
+
 // clean has a log compacted until its tombstones are gone.
 func clean(t *testing.T, log *commitlog.Log) {
 	t.Helper()
