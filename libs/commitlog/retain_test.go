@@ -271,6 +271,34 @@ func TestCrashDuringRetention(t *testing.T) {
 	}
 }
 
+// With durability=os a high watermark lies above what is durable. Retention cut at every
+// step there: the log opens, and does not end below its start.
+func TestCrashDuringRetentionOfWhatIsNotSynced(t *testing.T) {
+	for step := 0; ; step++ {
+		disk := newFS(t)
+		faulty := errorfs.Wrap(disk)
+		o := testOptions(faulty)
+		o.Config.RetentionBytes = 1
+		l, _ := mustOpen(t, o)
+		for l.Segments() < 3 {
+			mustAppend(t, l, batch(t, 1, strings.Repeat("a", 9000), 5), 0)
+		}
+		powerCut(faulty, step)
+		_, err := l.Retain(o.Now(), l.EndOffset())
+		disk.Crash(nil)
+		again, report, openErr := Open(testOptions(disk))
+		if openErr != nil || report.End < report.Start {
+			t.Fatalf("cut at step %d: %+v, %v", step, report, openErr)
+		}
+		if err := again.Abort(); err != nil {
+			t.Fatal(err)
+		}
+		if err == nil {
+			break
+		}
+	}
+}
+
 // What is remembered of producers whose records go outlives a power cut: the next batch
 // of an idempotent one is taken, and is not said to be out of order for good.
 func TestRetentionKeepsProducers(t *testing.T) {
