@@ -66,6 +66,19 @@ type Log struct {
 	cleaning cleanState
 }
 
+// holdStill keeps appends, syncs and whoever uses files out until the function that it
+// returns is called.
+func (l *Log) holdStill() (release func()) {
+	l.appendMu.Lock()
+	l.syncMu.Lock()
+	l.filesMu.Lock()
+	return func() {
+		l.filesMu.Unlock()
+		l.syncMu.Unlock()
+		l.appendMu.Unlock()
+	}
+}
+
 // active is the segment that grows. The caller holds mu or appendMu.
 func (l *Log) active() *segment { return l.segs[len(l.segs)-1] }
 

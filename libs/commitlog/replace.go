@@ -260,12 +260,7 @@ func (l *Log) replaceable(old []*segment, truncations int64) error {
 // install shows the new segment to readers in place of the old ones, whose files
 // are closed.
 func (l *Log) install(old []*segment, seg *segment) error {
-	l.appendMu.Lock()
-	defer l.appendMu.Unlock()
-	l.syncMu.Lock()
-	defer l.syncMu.Unlock()
-	l.filesMu.Lock()
-	defer l.filesMu.Unlock()
+	defer l.holdStill()()
 	l.mu.Lock()
 	segs := make([]*segment, 0, len(l.segs)+1)
 	for _, s := range l.segs {

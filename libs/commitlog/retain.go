@@ -68,7 +68,7 @@ func (l *Log) setStart(offset int64) error {
 // oldest first. A segment is as old as its youngest record; where that claims to
 // come from the future, or has no timestamp, as its last change. When all records
 // are too old the active segment is sealed, so that it can go too. What is appended so
-// far is durable before a segment goes.
+// far is durable before a segment goes, and so is what is remembered of its producers.
 //
 // The files are renamed at once and removed by the first call after
 // file.delete.delay.ms. The owner calls it now and then, say every minute.
@@ -103,7 +103,7 @@ func (l *Log) Retain(now time.Time, highWatermark int64) (RetainResult, error) {
 	if n == 0 {
 		return res, nil
 	}
-	// What is remembered of the producers of what goes must not be lost with it.
+	// Recovery must find all that lies behind what goes.
 	if _, err := l.Sync(); err != nil {
 		return res, err
 	}
@@ -230,12 +230,7 @@ func (l *Log) dropHead(n int, now time.Time, res *RetainResult) error {
 
 // detach hides the first n segments from everybody and closes their files.
 func (l *Log) detach(n int) ([]*segment, error) {
-	l.appendMu.Lock()
-	defer l.appendMu.Unlock()
-	l.syncMu.Lock()
-	defer l.syncMu.Unlock()
-	l.filesMu.Lock()
-	defer l.filesMu.Unlock()
+	defer l.holdStill()()
 	l.mu.Lock()
 	gone := l.segs[:n:n]
 	l.segs = append([]*segment(nil), l.segs[n:]...)

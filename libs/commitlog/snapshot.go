@@ -185,12 +185,7 @@ func (l *Log) keepProducersBelow(base int64) error {
 	} else if good {
 		return nil
 	}
-	l.appendMu.Lock()
-	defer l.appendMu.Unlock()
-	l.syncMu.Lock()
-	defer l.syncMu.Unlock()
-	l.filesMu.Lock()
-	defer l.filesMu.Unlock()
+	defer l.holdStill()()
 	state, snapshots, err := l.producersAt(l.segs, l.snapshots, base)
 	var corrupt *CorruptError
 	if errors.As(err, &corrupt) {

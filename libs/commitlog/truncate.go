@@ -29,12 +29,7 @@ import (
 func (l *Log) TruncateTo(offset int64) (end int64, err error) {
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
-	l.appendMu.Lock()
-	defer l.appendMu.Unlock()
-	l.syncMu.Lock()
-	defer l.syncMu.Unlock()
-	l.filesMu.Lock()
-	defer l.filesMu.Unlock()
+	defer l.holdStill()()
 	l.mu.RLock()
 	err, start, end := l.usable(), l.marks.start, l.end
 	v := view{segs: l.segs}
@@ -298,12 +293,7 @@ func (l *Log) ResetTo(offset int64) error {
 	}
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
-	l.appendMu.Lock()
-	defer l.appendMu.Unlock()
-	l.syncMu.Lock()
-	defer l.syncMu.Unlock()
-	l.filesMu.Lock()
-	defer l.filesMu.Unlock()
+	defer l.holdStill()()
 	if err := l.Err(); err != nil {
 		return err
 	}
