@@ -317,7 +317,9 @@ func (x *segIndex) floorTime(ts int64) (rel int64, err error) {
 	return timeRel(f), nil
 }
 
-// last reads the last point and what is known of timestamps below it.
+// last reads the last point and what is known of timestamps below it. An index one of
+// whose files has more entries than the other is bad: the entries to come would not
+// have the same numbers.
 func (x *segIndex) last() (p indexPoint, maxTS int64, err error) {
 	if err := x.rlock(); err != nil {
 		return p, 0, err
@@ -327,7 +329,7 @@ func (x *segIndex) last() (p indexPoint, maxTS int64, err error) {
 	if p, err = x.point(n); err != nil {
 		return p, 0, err
 	}
-	if x.times.len() <= n {
+	if x.times.len() != n+1 {
 		return p, 0, errBadIndex
 	}
 	ts, rel, err := x.timePoint(n)

@@ -326,6 +326,48 @@ func TestDamagedIndexes(t *testing.T) {
 	}
 }
 
+// The index of the segment that grows is made anew where one of its files has lost
+// entries and the other has not, lest those to come have other numbers in each.
+func TestAnIndexFileThatIsShorterThanTheOther(t *testing.T) {
+	const batches = 3
+	for suffix, width := range map[string]int{indexSuffix: offsetEntrySize, timeIndexSuffix: timeEntrySize} {
+		for kept := range batches {
+			t.Run(fmt.Sprintf("%s/%d", suffix, kept), func(t *testing.T) {
+				fsys := newFS(t)
+				o := testOptions(fsys)
+				o.Config.IndexIntervalBytes = 1
+				l, _ := mustOpen(t, o)
+				for i := range batches {
+					mustAppend(t, l, batch(t, 1, "a", int64(i)), 1)
+				}
+				// The entry for a batch that is cut off stays: the next one begins there too.
+				mustAppend(t, l, batch(t, 2, "cut off", batches), 1)
+				if end, err := l.TruncateTo(batches + 1); err != nil || end != batches {
+					t.Fatal(end, err)
+				}
+				if err := l.Close(); err != nil {
+					t.Fatal(err)
+				}
+				overwrite(t, fsys, segmentPath(testDir, 0, suffix), func(b []byte) []byte { return b[:kept*width] })
+				o.CleanShutdown, o.RecoveryPoint, o.HighWatermark = true, batches, batches
+				l, report := mustOpen(t, o)
+				if report.Clean || report.IndexesRebuilt != 1 || report.End != batches {
+					t.Fatalf("%+v: the index was not made anew", report)
+				}
+				mustAppend(t, l, batch(t, 1, "b", batches), 1)
+				mustAppend(t, l, batch(t, 1, "b", batches), 1)
+				if err := l.Close(); err != nil {
+					t.Fatal(err)
+				}
+				o.RecoveryPoint, o.HighWatermark = batches+2, batches+2
+				if _, report := mustOpen(t, o); !report.Clean || report.End != batches+2 {
+					t.Fatalf("%+v after a clean stop", report)
+				}
+			})
+		}
+	}
+}
+
 func scramble(b []byte, seed uint32) {
 	for i := range b {
 		seed = seed*1664525 + 1013904223
