@@ -236,6 +236,14 @@ func (x *segIndex) ensureLocked() error {
 	return nil
 }
 
+// madeAnew reports whether the index was made from the log since it was opened, and
+// has each entry that it can have.
+func (x *segIndex) madeAnew() bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.rebuilt
+}
+
 // indexPoint is a place that the index knows.
 type indexPoint struct {
 	rel int64 // offset less the segment's base

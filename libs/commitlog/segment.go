@@ -268,9 +268,7 @@ func (s *segment) find(offset, interval, gapsBelow int64, buf []byte) (pos int64
 // unless the index was made anew already.
 func (s *segment) scanTo(f vfs.File, p indexPoint, offset, interval, gapsBelow int64, buf []byte) (int64, record.Header, bool, error) {
 	sc := newScanner(f, s.size.Load(), buf)
-	s.idx.mu.RLock()
-	rebuilt := s.idx.rebuilt
-	s.idx.mu.RUnlock()
+	rebuilt := s.idx.madeAnew()
 	next := s.base + p.rel
 	for pos := p.pos; pos < sc.size; {
 		h, err := sc.header(pos)

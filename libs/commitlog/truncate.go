@@ -128,7 +128,8 @@ func (l *Log) tryFindCut(seg *segment, offset int64) (cutPlace, error) {
 		return at, err
 	}
 	sc := newScanner(f, seg.size.Load(), make([]byte, lookupBuffer))
-	gapsBelow := l.currentMarks().gapsBelow
+	gapsBelow, interval := l.currentMarks().gapsBelow, l.config().IndexIntervalBytes
+	rebuilt := seg.idx.madeAnew()
 	at.pos, at.end = at.point.pos, seg.base+at.point.rel
 	for at.pos < sc.size {
 		h, err := sc.header(at.pos)
@@ -136,6 +137,10 @@ func (l *Log) tryFindCut(seg *segment, offset int64) (cutPlace, error) {
 			err = checkPlace(h.BaseOffset, at.end, gapsBelow)
 		}
 		if at.pos == at.point.pos && at.pos > 0 && (err != nil || h.BaseOffset != at.end) {
+			return at, errBadIndex
+		}
+		// An entry that is missing here would be missing in what is left, too.
+		if !rebuilt && err == nil && h.BaseOffset < offset && at.pos > at.point.pos && at.pos-at.point.pos >= interval {
 			return at, errBadIndex
 		}
 		if err == nil && at.end < offset {

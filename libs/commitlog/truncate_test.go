@@ -29,6 +29,40 @@ func mustAppendAt(t testing.TB, l *Log, b []byte) AppendInfo {
 	return info
 }
 
+// A truncation down into a segment whose index has lost entries leaves one that is whole:
+// lookups and the next start go by it.
+func TestTruncationMakesAMissingIndexAnew(t *testing.T) {
+	for kept := range 3 {
+		fsys := newFS(t)
+		o := testOptions(fsys)
+		o.Config.IndexIntervalBytes = 1
+		l, _ := mustOpen(t, o)
+		for i := range 6 {
+			mustAppend(t, l, batch(t, 2, strings.Repeat("t", 7000), int64(i)), 1)
+		}
+		end := l.EndOffset()
+		if l.Segments() < 2 || l.segs[1].base < 6 {
+			t.Fatalf("%d segments", l.Segments())
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		overwrite(t, fsys, segmentPath(testDir, 0, indexSuffix), func(b []byte) []byte { return b[:kept*offsetEntrySize] })
+		o.RecoveryPoint, o.HighWatermark, o.CleanShutdown = end, 0, true
+		l, _ = mustOpen(t, o)
+		if end, err := l.TruncateTo(6); err != nil || end != 6 {
+			t.Fatal(end, err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		o.RecoveryPoint = 6
+		if _, report := mustOpen(t, o); !report.Clean || report.End != 6 {
+			t.Fatalf("%d entries left: %+v after a clean stop", kept, report)
+		}
+	}
+}
+
 // Truncation at every offset of a log of several segments and epochs, in batches of
 // two records: what is left is what was there, and the log goes on from there, also
 // after a crash.
