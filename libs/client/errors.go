@@ -30,6 +30,7 @@ const (
 	reasonCorruptBatch      = typev1.ErrorReason_ERROR_REASON_CORRUPT_BATCH
 	reasonConnectionLost    = typev1.ErrorReason_ERROR_REASON_CONNECTION_LOST
 	reasonOutOfOrder        = typev1.ErrorReason_ERROR_REASON_OUT_OF_ORDER_SEQUENCE
+	reasonNotEnoughReplicas = typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS
 	reasonShrunkAfterAppend = typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS_AFTER_APPEND
 	reasonPartitionStopped  = typev1.ErrorReason_ERROR_REASON_PARTITION_STOPPED
 	reasonOffsetOutOfRange  = typev1.ErrorReason_ERROR_REASON_OFFSET_OUT_OF_RANGE

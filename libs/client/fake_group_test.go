@@ -438,6 +438,11 @@ func (c *fakeCoordinator) check(group string) error {
 	if err := c.elsewhere(group); err != nil {
 		return err
 	}
+	if c.m.onAsk != nil {
+		if err := c.m.onAsk(group); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

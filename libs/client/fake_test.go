@@ -106,6 +106,8 @@ type fakeMesh struct {
 	onOpen func(b *fakeBroker) (deaf bool)
 	// onTime is called after a time has been looked for; the lock is held.
 	onTime func(p *fakePart)
+	// onAsk may refuse a question about a group; the lock is held.
+	onAsk func(group string) *rpc.Error
 	// onFetch may refuse a partition that is asked for.
 	onFetch func(b *fakeBroker, m *brokerv1.FetchPartition) *rpc.Error
 }

@@ -26,7 +26,7 @@ func (c *Client) ResetOffsets(ctx context.Context, group string, offsets []Commi
 	timeout = or(timeout, 30*time.Second)
 	req := &coordinatorv1.ResetOffsetsRequest{Group: group, Offsets: commitsToProto(offsets), RevocationTimeout: durationpb.New(timeout)}
 	// The coordinator answers within the timeout, so that an attempt needs more.
-	resp, err := callGroupFor(ctx, c, group, timeout+c.cfg.RequestTimeout, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.ResetOffsetsResponse, error) {
+	resp, err := callGroupFor(ctx, c, group, groupCall{timeout: timeout + c.cfg.RequestTimeout, patience: shardPatience}, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.ResetOffsetsResponse, error) {
 		return g.ResetOffsets(ctx, req)
 	})
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *Client) ResetOffsets(ctx context.Context, group string, offsets []Commi
 // SimulateGroup tells who would hold what if members came or went; it changes
 // nothing.
 func (c *Client) SimulateGroup(ctx context.Context, req *coordinatorv1.SimulateGroupRequest) (*coordinatorv1.SimulateGroupResponse, error) {
-	return callGroup(ctx, c, req.GetGroup(), func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.SimulateGroupResponse, error) {
+	return askGroup(ctx, c, req.GetGroup(), func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.SimulateGroupResponse, error) {
 		return g.SimulateGroup(ctx, req)
 	})
 }

@@ -26,11 +26,34 @@ type CommittedOffset struct {
 // callGroup makes a unary call at the group's coordinator, retrying what can be
 // retried until ctx ends.
 func callGroup[R any](ctx context.Context, c *Client, group string, call func(context.Context, coordinatorv1.GroupServiceClient) (R, error)) (R, error) {
-	return callGroupFor(ctx, c, group, c.cfg.RequestTimeout, call)
+	return callGroupFor(ctx, c, group, groupCall{timeout: c.cfg.RequestTimeout}, call)
 }
 
-// callGroupFor is callGroup with a time for each attempt.
-func callGroupFor[R any](ctx context.Context, c *Client, group string, timeout time.Duration, call func(context.Context, coordinatorv1.GroupServiceClient) (R, error)) (R, error) {
+// askGroup is callGroup for what somebody waits to see: it does not go on until ctx ends
+// where the group's shard can confirm nothing.
+func askGroup[R any](ctx context.Context, c *Client, group string, call func(context.Context, coordinatorv1.GroupServiceClient) (R, error)) (R, error) {
+	return callGroupFor(ctx, c, group, groupCall{timeout: c.cfg.RequestTimeout, patience: shardPatience}, call)
+}
+
+// shardPatience is how long a question goes on whose coordinator says that the shard has
+// no leader or too few in-sync replicas: an election is over by then, while brokers that
+// are missing may stay away for long.
+const shardPatience = 2 * time.Second
+
+// groupCall bounds a call.
+type groupCall struct {
+	timeout  time.Duration // of an attempt
+	patience time.Duration // with a shard that can confirm nothing; 0: until the call's own end
+}
+
+// shardLacks reports whether a coordinator says of the group's shard that it can confirm
+// nothing.
+func shardLacks(e *rpc.Error) bool {
+	return e.Reason == reasonNotEnoughReplicas || e.Reason == reasonLeaderUnavailable
+}
+
+// callGroupFor is callGroup with other bounds.
+func callGroupFor[R any](ctx context.Context, c *Client, group string, bounds groupCall, call func(context.Context, coordinatorv1.GroupServiceClient) (R, error)) (R, error) {
 	var none R
 	if group == "" || len(group) > 255 {
 		return none, rpc.Errorf(reasonInvalidGroup, "the group name has %d bytes: use 1 to 255", len(group)).With("group", group)
@@ -41,11 +64,12 @@ func callGroupFor[R any](ctx context.Context, c *Client, group string, timeout t
 	var last *rpc.Error
 	unknown := false
 	began := time.Now()
+	var lacking time.Time // since when the shard can confirm nothing; zero: that was not said
 	for failures := 1; ; failures++ {
 		at, e := c.coordinator(ctx, group, hint)
 		if e == nil {
 			seated, end := c.seated(ctx, group, at)
-			r, err := callCoordinator(seated, c, at.addr, timeout, call)
+			r, err := callCoordinator(seated, c, at.addr, bounds.timeout, call)
 			moved := end()
 			if err == nil {
 				return r, nil
@@ -59,6 +83,15 @@ func callGroupFor[R any](ctx context.Context, c *Client, group string, timeout t
 			last = e
 		}
 		if ctx.Err() == nil && !rpc.Retryable(e) {
+			return none, e.With("group", group)
+		}
+		if shardLacks(e) && lacking.IsZero() {
+			lacking = time.Now()
+		}
+		if bounds.patience > 0 && shardLacks(e) && time.Since(lacking) >= bounds.patience {
+			if unknown {
+				e = e.WithOutcome(outcomeUnknown)
+			}
 			return none, e.With("group", group)
 		}
 		c.refreshSoon() // one that is gone refuses at once, and cannot tell who is next
@@ -162,9 +195,11 @@ func refusedFromProto(errs []*coordinatorv1.PartitionCommitError) map[TopicParti
 	return refused
 }
 
-// DescribeGroup tells members, assignment and offsets.
+// DescribeGroup tells members, assignment and offsets. Like SimulateGroup, ResetOffsets
+// and DeleteGroup it gives up after 2 s, with an error that may be retried, where the
+// group's shard has no leader or too few in-sync replicas (NOT_ENOUGH_REPLICAS).
 func (c *Client) DescribeGroup(ctx context.Context, group string) (*coordinatorv1.DescribeGroupResponse, error) {
-	return callGroup(ctx, c, group, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.DescribeGroupResponse, error) {
+	return askGroup(ctx, c, group, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.DescribeGroupResponse, error) {
 		return g.DescribeGroup(ctx, &coordinatorv1.DescribeGroupRequest{Group: group})
 	})
 }
@@ -173,7 +208,7 @@ func (c *Client) DescribeGroup(ctx context.Context, group string) (*coordinatorv
 // gone on a second attempt, after one whose outcome was unknown, was deleted.
 func (c *Client) DeleteGroup(ctx context.Context, group string) error {
 	tried := false
-	_, err := callGroup(ctx, c, group, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.DeleteGroupResponse, error) {
+	_, err := askGroup(ctx, c, group, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.DeleteGroupResponse, error) {
 		resp, err := g.DeleteGroup(ctx, &coordinatorv1.DeleteGroupRequest{Group: group})
 		if tried && rpc.IsReason(err, reasonUnknownGroup) {
 			return &coordinatorv1.DeleteGroupResponse{}, nil

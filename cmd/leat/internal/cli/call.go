@@ -57,7 +57,7 @@ func call[Q, R any](ctx context.Context, method func(context.Context, Q, ...grpc
 			return response, last
 		}
 		refused := typed.Reason == typev1.ErrorReason_ERROR_REASON_UNREACHABLE && typed.Outcome == typev1.Outcome_OUTCOME_NOT_DONE
-		if refused || !rpc.Retryable(typed) {
+		if refused || !rpc.Retryable(typed) || waitedFor(typed) {
 			return response, typed
 		}
 		last = exit.With(exit.Unknown, typed)
@@ -68,6 +68,14 @@ func call[Q, R any](ctx context.Context, method func(context.Context, Q, ...grpc
 			return response, last
 		}
 	}
+}
+
+// waitedFor reports whether the gateway has waited already for what a group lacks: a
+// leader of its shard, or enough in-sync replicas. That may last until somebody who reads
+// the error starts brokers.
+func waitedFor(e *rpc.Error) bool {
+	return e.Metadata["group"] != "" && (e.Reason == typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS ||
+		e.Reason == typev1.ErrorReason_ERROR_REASON_LEADER_NOT_AVAILABLE)
 }
 
 // requestID makes a retry of a change recognisable.

@@ -60,6 +60,7 @@ type fakeGateway struct {
 	cluster *gatewayv1.DescribeClusterResponse
 
 	ratesOver   []time.Duration // of each description of a group
+	lacks       error           // answers each description of a group; nil: it is described
 	simulated   *gatewayv1.SimulateGroupRequest
 	resets      []*gatewayv1.ResetGroupOffsetsRequest
 	refuseReset bool // of partition 1

@@ -35,7 +35,11 @@ func unknownGroup(name string) *rpc.Error {
 func (f *fakeGateway) DescribeGroup(_ context.Context, q *gatewayv1.DescribeGroupRequest) (*gatewayv1.DescribeGroupResponse, error) {
 	f.mu.Lock()
 	f.ratesOver = append(f.ratesOver, q.GetRateOver().AsDuration())
+	lacks := f.lacks
 	f.mu.Unlock()
+	if lacks != nil {
+		return nil, lacks
+	}
 	switch q.GetGroup() {
 	case "g":
 		return &gatewayv1.DescribeGroupResponse{

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
+	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/rpc"
 )
 
 // golden compares with testdata/NAME.golden, or, with -update, writes it anew.
@@ -197,5 +199,21 @@ func TestGroupCompletion(t *testing.T) {
 	}
 	if out, _ := leat(t, 0, "127.0.0.1:1", "", "__complete", "group", "describe", ""); !strings.HasPrefix(out, ":") {
 		t.Errorf("without a gateway: %s", out)
+	}
+}
+
+// A group whose shard can confirm nothing is no reason to wait for the end of the
+// command's time: the gateway has waited, and the reader of the error can act.
+func TestAGroupWhoseShardLacksReplicasIsToldAtOnce(t *testing.T) {
+	for _, reason := range []typev1.ErrorReason{typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS, typev1.ErrorReason_ERROR_REASON_LEADER_NOT_AVAILABLE} {
+		f := startFake(t)
+		f.lacks = rpc.Errorf(reason, "see leat topic describe __consumer_offsets").With("group", "g")
+		_, stderr := leat(t, 1, f.addr, "", "group", "describe", "g", "--rate-over", "0s")
+		if want := "see leat topic describe __consumer_offsets (" + rpc.ReasonName(reason) + ")"; !strings.Contains(stderr, want) || !strings.Contains(stderr, "Next: ") {
+			t.Errorf("%q does not say %q and what to do next", stderr, want)
+		}
+		if n := len(f.ratesOver); n != 1 {
+			t.Errorf("%v: the gateway is asked %d times, want once", reason, n)
+		}
 	}
 }

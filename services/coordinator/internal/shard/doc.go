@@ -18,5 +18,9 @@
 // the next one. After an append whose outcome is unknown, the shard answers nothing
 // until it has been fenced with the next attempt and loaded again.
 //
+// While the log is known to have no leader or too few in-sync replicas, questions and
+// changes that have not been begun are refused for that reason at once; members and
+// commits wait for it (short.go).
+//
 // Lock order: Manager.mu, then Shard.mu. Neither is held while a callback runs.
 package shard

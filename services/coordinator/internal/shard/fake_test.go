@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/leat-io/leat/libs/core/group"
+	"github.com/leat-io/leat/libs/rpc"
 	"github.com/leat-io/leat/libs/topicid"
 	"github.com/leat-io/leat/services/coordinator/internal/logtest"
 )
@@ -70,15 +71,17 @@ func ask(t *testing.T, s *Shard, event func(uint64) group.Event) group.Reply {
 	return r
 }
 
-// served is ask that goes on while the shard is loading.
+// served is ask that goes on while the shard is loading, or its log confirms nothing.
 func served(t *testing.T, s *Shard, event func(uint64) group.Event) group.Result {
 	t.Helper()
 	for range 1000 {
-		r := ask(t, s, event)
-		if r.Err == nil {
+		r, err := s.Do(t.Context(), event)
+		switch {
+		case err != nil && !rpc.Retryable(err):
+			t.Fatal(err)
+		case err == nil && r.Err == nil:
 			return r.Result
-		}
-		if r.Err.Reason != group.ReasonLoading {
+		case err == nil && r.Err.Reason != group.ReasonLoading:
 			t.Fatal(r.Err)
 		}
 		pause()

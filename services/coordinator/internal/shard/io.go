@@ -47,13 +47,11 @@ func (s *Shard) result(ctx context.Context, r result) {
 		s.logger.Warn("the outcome of an append is unknown; the shard is fenced and loaded again", "attempt", r.attempt, "error", r.err)
 	}
 	s.trouble(r.err)
-	switch e := r.event.(type) {
-	case group.Committed:
+	if confirms(r.event) {
 		s.answered()
-	case group.FenceResult:
-		if e.OK {
-			s.answered()
-		}
+	}
+	if s.noteLack(r) {
+		s.withdraw()
 	}
 	for _, kv := range r.kvs {
 		s.step(ctx, group.Replayed{KV: kv})

@@ -69,6 +69,11 @@ type Config struct {
 type Request struct {
 	Make func(req uint64) group.Event
 	Done func(group.Reply)
+	// Refuse, if not nil, is called instead of Done for a question, or for a change of
+	// which nothing has been begun, that the log cannot confirm: it has no leader or too
+	// few in-sync replicas. Without it the request waits.
+	Refuse func(*rpc.Error)
+	haste  haste // set by the loop
 	// Peer is set for Open: where the member's messages go once it is answered.
 	Peer Peer
 	// Group, Member and Attach name the member for Open and Leave.
@@ -127,6 +132,7 @@ type Shard struct {
 	work     sync.WaitGroup // appends and loads
 
 	failingSince time.Time // zero: the log works
+	lack         lack
 }
 
 // result is what an append, a fence or a load came to.
@@ -163,16 +169,20 @@ func (s *Shard) Partition() int32 { return s.partition }
 // Epoch is the shard epoch of this ownership.
 func (s *Shard) Epoch() int64 { return s.epoch }
 
-// Do gives a request to the shard and waits for its answer. When ctx ends first
-// the outcome is unknown.
+// Do gives a request to the shard and waits for its answer, but not for a log that has
+// no leader or too few in-sync replicas, where it only asks or nothing of it has been
+// begun. When ctx ends first the outcome is unknown.
 func (s *Shard) Do(ctx context.Context, event func(req uint64) group.Event) (group.Reply, error) {
 	answered := newAnswer()
-	if err := s.Post(ctx, Request{Make: event, Done: answered.set}); err != nil {
+	refused := make(chan *rpc.Error, 1)
+	if err := s.Post(ctx, Request{Make: event, Done: answered.set, Refuse: func(e *rpc.Error) { refused <- e }}); err != nil {
 		return group.Reply{}, err
 	}
 	select {
 	case r := <-answered.ch:
 		return r, nil
+	case e := <-refused:
+		return group.Reply{}, e
 	case <-ctx.Done():
 		return group.Reply{}, rpc.FromError(ctx.Err()).WithOutcome(typev1.Outcome_OUTCOME_UNKNOWN)
 	}
@@ -354,6 +364,7 @@ func (s *Shard) refuseNew() {
 // close answers everything that still waits, in the core and in line.
 func (s *Shard) close(ctx context.Context) {
 	s.refuseNew()
+	s.lack = lack{} // the log is somebody else's concern
 	s.step(ctx, group.Deposed{})
 	s.refresh(ctx)
 	close(s.stopped)
@@ -372,13 +383,23 @@ func (s *Shard) refresh(ctx context.Context) {
 		case r.list != nil:
 			r.list(s.state.List())
 		default:
-			s.lastReq++
-			if r.Done != nil {
-				s.requests[s.lastReq] = r
-			}
-			s.step(ctx, r.Make(s.lastReq))
+			s.request(ctx, r)
 		}
 	}
+}
+
+// request gives the core a request, unless the log could not confirm its answer.
+func (s *Shard) request(ctx context.Context, r Request) {
+	s.lastReq++
+	ev := r.Make(s.lastReq)
+	if r.haste = hasteOf(ev); r.haste != waits && r.Refuse != nil && s.lacks() {
+		r.Refuse(s.lacking())
+		return
+	}
+	if r.Done != nil {
+		s.requests[s.lastReq] = r
+	}
+	s.step(ctx, ev)
 }
 
 // detach tells the core that the members of a peer, or one of them, are gone.
