@@ -157,8 +157,9 @@ func (s *State) join(now Now, e Open) {
 	} else {
 		g.instances[e.Instance] = m.id
 	}
+	var freed []Part
 	if older != "" {
-		s.takeOver(now, g, g.members[older], m)
+		freed = s.takeOver(now, g, g.members[older], m)
 	} else {
 		s.writeMember(g, m)
 	}
@@ -173,6 +174,7 @@ func (s *State) join(now Now, e Open) {
 	default:
 		s.reconcile(now, g, m, fmt.Sprintf("instance %q is back", e.Instance))
 	}
+	s.offer(now, g, freed)
 }
 
 func (s *State) tooManyPartitions(name string, n int) *Error {
@@ -181,8 +183,9 @@ func (s *State) tooManyPartitions(name string, n int) *Error {
 
 // takeOver hands the place of a static member to its successor. The older one
 // commits nothing from now on; what it holds comes free when its stream has ended
-// or its session has lapsed.
-func (s *State) takeOver(now Now, g *group, older, m *member) {
+// or its session has lapsed. Where it has ended already, takeOver returns what came free
+// and is not the successor's: the older was giving it up.
+func (s *State) takeOver(now Now, g *group, older, m *member) (freed []Part) {
 	m.target, m.targetAt, m.hasTarget = older.target, older.targetAt, older.hasTarget
 	m.fresh = older.fresh || !sameSubscription(&older.value, &m.value)
 	older.target, older.hasTarget = make(map[Part]bool), false
@@ -197,8 +200,9 @@ func (s *State) takeOver(now Now, g *group, older, m *member) {
 		s.write(targetKey(g.name, older.id), nil)
 	}
 	if older.gone {
+		freed = slices.DeleteFunc(older.parts(), func(p Part) bool { return g.wanted[p] == m.id })
 		s.remove(g, older, now.Mono)
-		return
+		return freed
 	}
 	// Where the shard was loaded anew, the older's stream ended with the earlier
 	// owner. That says nothing about its process, which uses what it holds until its
@@ -208,6 +212,7 @@ func (s *State) takeOver(now Now, g *group, older, m *member) {
 			errorf(ReasonInstanceFenced, "member %q joined group %q as instance %q; stop this process", m.id, g.name, m.value.InstanceID),
 		}})
 	}
+	return nil
 }
 
 // resume attaches a member to a new stream. What it says it holds is the truth:

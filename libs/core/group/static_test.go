@@ -38,6 +38,35 @@ func TestSameInstanceJoinsMidRebalance(t *testing.T) {
 	wantReason(t, m1.tryJoin(), ReasonUnknownMember)
 }
 
+// A static member dies while it gives partitions up, and its next process joins: those
+// partitions go to whom they were promised, at once.
+func TestInstanceRestartsMidRebalance(t *testing.T) {
+	cfg := DefaultConfig()
+	for name, topics := range map[string][]string{"subscribed as before": {"a"}, "subscribed to more": {"a", "b"}} {
+		t.Run(name, func(t *testing.T) {
+			h := newShard(t, cfg, topicA)
+			m1 := h.peer("m1", "a")
+			m1.instance, m1.slow = "i1", true
+			m1.join()
+			other := h.peer("m2", "a").join()
+			h.pass(cfg.JoinDelay)
+			m1.read() // two partitions are being revoked from m1
+			m1.gone()
+			again := h.peer("m3", topics...)
+			again.instance = "i1"
+			again.join()
+			other.read()
+			if len(other.held) != 2 {
+				t.Fatalf("m2 holds %v, want two", other.held)
+			}
+			h.pass(cfg.JoinDelay)
+			if again.read(); len(again.held) != 2 {
+				t.Fatalf("the newcomer holds %v, want two", again.held)
+			}
+		})
+	}
+}
+
 func TestFencedInstanceLapsesWhateverItSends(t *testing.T) {
 	cfg := DefaultConfig()
 	h := newShard(t, cfg, topicA)
