@@ -119,8 +119,8 @@ func (m *Manager) deleteTopics(ctx context.Context) bool {
 	for _, k := range m.keys() {
 		byTopic[k.Topic] = append(byTopic[k.Topic], k)
 	}
-	for _, r := range m.cfg.Store.Replicas() {
-		if k := r.Key; m.get(k) == nil {
+	for _, k := range m.cfg.Store.Keys() {
+		if m.get(k) == nil {
 			byTopic[k.Topic] = append(byTopic[k.Topic], k)
 		}
 	}
@@ -157,15 +157,13 @@ func (m *Manager) deleteTopic(id topicid.ID, keys []store.Key) (done, waits bool
 				offline.Store(true)
 				return nil
 			}
-			if stored == nil {
-				return nil // withheld as missing
-			}
-			if err := m.cfg.Store.Delete(k); err != nil {
+			// One that is missing, or was until a moment ago, may have left something.
+			switch err := m.cfg.Store.Delete(k); {
+			case errors.Is(err, store.ErrDiskOffline):
+				offline.Store(true)
+			case err != nil:
 				failed.Store(true)
-				m.cfg.Logger.Error("could not delete a replica; trying again", "dir", stored.Dir, "error", err)
-				if store.IsDiskFault(err) {
-					m.diskFailed(stored.Disk, err)
-				}
+				m.deleteFailed("could not delete a replica; trying again", k, stored, err)
 			}
 			return nil
 		})
@@ -184,6 +182,15 @@ func (m *Manager) deleteTopic(id topicid.ID, keys []store.Key) (done, waits bool
 	}
 	m.cfg.Logger.Info("deleted the replicas of a topic", "topic_id", id, "count", len(keys), "took", time.Since(began).Round(time.Millisecond))
 	return true, false
+}
+
+// deleteFailed tells of a replica that could not be deleted; stored is nil where it was
+// not on the books.
+func (m *Manager) deleteFailed(what string, k store.Key, stored *store.Replica, err error) {
+	m.cfg.Logger.Error(what, "replica", k.String(), "error", err)
+	if stored != nil && store.IsDiskFault(err) {
+		m.diskFailed(stored.Disk, err)
+	}
 }
 
 // confirmDeletions tells the controller what is gone; false: it has not heard.

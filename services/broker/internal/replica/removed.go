@@ -53,10 +53,7 @@ func (m *Manager) removeReplicas(ctx context.Context) bool {
 			m.cfg.Logger.Info("deleted a replica that was moved away from this broker", "dir", stored.Dir, "topic_id", k.Topic, "took", time.Since(began).Round(time.Millisecond))
 		case err != nil && !errors.Is(err, store.ErrDiskOffline):
 			all = false
-			m.cfg.Logger.Error("could not delete a replica that was moved away; trying again", "dir", stored.Dir, "error", err)
-			if store.IsDiskFault(err) {
-				m.diskFailed(stored.Disk, err)
-			}
+			m.deleteFailed("could not delete a replica that was moved away; trying again", k, stored, err)
 			continue
 		}
 		m.deletionMu.Lock()

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -84,4 +85,48 @@ func TestATruncationWaitsForRoom(t *testing.T) {
 	disk.Clear()
 	m.nodes[1].mustStore(id, 0, "a1")
 	m.awaitSame(id, 0, 2, 1, 2)
+}
+
+// A topic is deleted while a bad copy of it has found no room to be put aside: a topic of
+// the same name finds nothing in its way.
+func TestATopicIsDeletedWhoseReplacementFindsNoRoom(t *testing.T) {
+	disk := errorfs.Wrap(memfs.New())
+	m := newMesh(t, 2, meshOptions{fs: func(id int32) vfs.FS {
+		if id == 2 {
+			return disk
+		}
+		return memfs.New()
+	}})
+	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "a")
+	m.awaitSame(id, 0, 1, 1, 2)
+	m.nodes[2].stop(true)
+	damageHeader(t, m.nodes[2])
+	met := make(chan struct{}, 1)
+	disk.OnCall(func(op errorfs.Op, path string) error {
+		if op != errorfs.OpMkdirAll || !strings.Contains(path, "quarantine") {
+			return nil
+		}
+		select {
+		case met <- struct{}{}:
+		default:
+		}
+		return syscall.ENOSPC
+	})
+	m.ctl.SetISR(id, 0, 1)
+	m.restart(2)
+	select {
+	case <-met:
+	case <-time.After(brokertest.Patience):
+		t.Fatal("the bad copy was not to be put aside")
+	}
+	m.ctl.DeleteTopic(id, 1, 2)
+	for _, n := range m.nodes {
+		brokertest.Await(t, "its replica is gone", func() bool { return len(n.store.Keys()) == 0 })
+	}
+	id = m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	m.awaitLeads(1, id, 0)
+	m.nodes[1].mustStore(id, 0, "anew")
+	m.awaitSame(id, 0, 1, 1, 2)
 }

@@ -57,11 +57,13 @@ func (s *Store) createOn(d *Disk, k Key, topic string, c commitlog.Config, first
 	defer s.mu.Unlock()
 	if err != nil {
 		s.perDisk[d]--
+		s.noteStray(r)
 		if IsDiskFault(err) {
 			s.fail(d, err)
 		}
 		return nil, err
 	}
+	s.dropStray(r)
 	if first != nil {
 		r.Verdict = d.verdicts[k]
 		r.Fresh = r.Verdict != Intact
@@ -162,7 +164,8 @@ func (s *Store) forget(r *Replica) {
 	s.perDisk[r.Disk]--
 }
 
-// Delete removes a replica for good. An absent one is no error. Several may be
+// Delete removes a replica for good, also what lies on a disk of one that Replace or
+// Create could not bring about. An absent one is no error. Several may be
 // deleted at a time, each key by one caller, who has made sure that nobody uses
 // the log any more but readers, for whom the log waits. What lies on a disk that
 // is offline stays until the disk is repaired: ErrDiskOffline.
@@ -176,13 +179,13 @@ func (s *Store) Delete(k Key) error {
 			err = r.Log.Delete()
 		}
 		if r.Log == nil || errors.Is(err, commitlog.ErrClosed) {
-			err = commitlog.DeleteFolder(s.o.FS, r.Dir, commitlog.Metadata{Topic: r.Topic, Partition: k.Partition, TopicID: k.Topic})
+			err = commitlog.DeleteFolder(s.o.FS, r.Dir, r.identity())
 		}
 		if err != nil {
 			return fmt.Errorf("delete %s: %w", r.Dir, err)
 		}
 	}
-	if err := s.DropReplaced(k); err != nil {
+	if err := errors.Join(s.deleteStrays(k), s.DropReplaced(k)); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -190,6 +193,7 @@ func (s *Store) Delete(k Key) error {
 		s.forget(r)
 	}
 	delete(s.away, k)
+	delete(s.unfinished, k)
 	s.usage = nil
 	for _, d := range s.online() {
 		delete(d.recovery, k)

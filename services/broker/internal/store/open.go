@@ -22,7 +22,7 @@ func Open(o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	s := &Store{
-		o: o, files: commitlog.NewFileCache(o.OpenFiles), replicas: map[Key]*Replica{}, perDisk: map[*Disk]int{}, away: map[Key]struct{}{}, replaced: map[Key]bool{}, replacing: map[Key]bool{}, unfinished: map[Key]takenOut{}, epochs: map[Key]int32{},
+		o: o, files: commitlog.NewFileCache(o.OpenFiles), replicas: map[Key]*Replica{}, perDisk: map[*Disk]int{}, away: map[Key]struct{}{}, replaced: map[Key]bool{}, replacing: map[Key]bool{}, unfinished: map[Key]takenOut{}, strays: map[Key]map[string]*Replica{}, epochs: map[Key]int32{},
 	}
 	defer func() {
 		if err != nil {

@@ -83,6 +83,9 @@ func (s *Store) endReplacing(k Key, r *Replica, out takenOut) (pardoned bool) {
 		return false
 	}
 	delete(s.unfinished, k)
+	if out.replica != nil {
+		s.dropStray(out.replica) // it was put away
+	}
 	if pardoned {
 		for _, d := range s.online() {
 			d.noteVerdict(k, Intact)
@@ -156,6 +159,7 @@ func (s *Store) takeOut(k Key) (out takenOut, _ error) {
 		}
 	}
 	s.forget(r)
+	s.noteStray(r)
 	out.replica, out.marked, out.verdict = r, true, max(out.verdict, r.Verdict)
 	return out, nil
 }

@@ -70,3 +70,8 @@ func (r *Replica) HighWatermark() int64 { return r.hw.Load() }
 
 // Name is <topic>-<partition>.
 func (r *Replica) Name() string { return fmt.Sprintf("%s-%d", r.Topic, r.Key.Partition) }
+
+// identity is what the replica's folder says of itself.
+func (r *Replica) identity() commitlog.Metadata {
+	return commitlog.Metadata{Topic: r.Topic, Partition: r.Key.Partition, TopicID: r.Key.Topic}
+}

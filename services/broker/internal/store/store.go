@@ -76,10 +76,13 @@ type Store struct {
 	replacing map[Key]bool
 	// unfinished is what Replace had taken out where it failed.
 	unfinished map[Key]takenOut
-	usage      map[*Disk]int64 // see used; nil: unknown
-	usageAt    time.Time
-	adopted    bool
-	closed     bool
+	// strays are folders, by path, that may be on a disk for a replica that is not on
+	// the books: see noteStray.
+	strays  map[Key]map[string]*Replica
+	usage   map[*Disk]int64 // see used; nil: unknown
+	usageAt time.Time
+	adopted bool
+	closed  bool
 
 	// checkpointMu keeps two checkpoints from writing over each other.
 	checkpointMu sync.Mutex
