@@ -24,6 +24,21 @@ func (e *engine) dirty() map[Partition]int64 {
 	return positions
 }
 
+// uncommitted are the partitions of which records have been printed, or may have been
+// by a write that did not come back, that are not committed.
+func (e *engine) uncommitted() map[Partition]int64 {
+	positions := e.dirty()
+	if e.writing == nil {
+		return positions
+	}
+	for p, pl := range e.places {
+		if m, ok := e.writing.marks[pl]; ok {
+			positions[p] = m.next
+		}
+	}
+	return positions
+}
+
 // commitDue sends a commit if it is time for one and there is something new.
 // One is under way at a time.
 func (e *engine) commitDue(now time.Time) {
@@ -124,7 +139,8 @@ func (e *engine) giveUpRevoked(now time.Time) {
 		if !pl.revoking {
 			continue
 		}
-		if e.commits() && pl.flushed > pl.committed && now.Before(pl.revokeBy) {
+		printed := pl.flushed <= pl.committed && (pl.next <= pl.flushed || e.outputLost)
+		if e.commits() && !printed && now.Before(pl.revokeBy) {
 			continue
 		}
 		pl.revoking = false

@@ -3,10 +3,7 @@ package consume
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"maps"
-	"syscall"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -69,7 +66,11 @@ type engine struct {
 	changedAt time.Time // of the assignment
 	owed      int64     // credit to give back
 
-	out       []byte
+	out       []byte // collected and not being written
+	held      int64  // credit for what is in out
+	writing   *write // under way; nil: none
+	written   chan error
+	spare     []byte // the buffer of the last write
 	flushedAt time.Time
 
 	commit     *commit // under way
@@ -92,7 +93,7 @@ func newEngine(ctx context.Context, cfg Config) *engine {
 	}
 	now := time.Now()
 	return &engine{
-		ctx: ctx, cfg: cfg, started: now, events: make(chan event, 16), places: map[Partition]*place{},
+		ctx: ctx, cfg: cfg, started: now, events: make(chan event, 16), written: make(chan error, 1), places: map[Partition]*place{},
 		backoff: &rpc.Backoff{Min: 20 * time.Millisecond, Max: 500 * time.Millisecond}, interrupt: cfg.Interrupt,
 		changedAt: now, flushedAt: now, commitNext: now.Add(commitEvery), lostSince: now, progressAt: now,
 	}
@@ -107,10 +108,10 @@ func (e *engine) run() error {
 	for {
 		err := e.step(timer)
 		if errors.Is(err, errDone) {
-			return e.fatal
+			return errors.Join(e.fatal, e.settle())
 		}
 		if err != nil && !e.endsWell(err) {
-			return errors.Join(e.fatal, err, e.flush())
+			return errors.Join(e.fatal, err, e.settle())
 		}
 	}
 }
@@ -137,12 +138,12 @@ func (e *engine) step(timer *time.Timer) error {
 		if time.Since(e.flushedAt) < flushEvery && e.owed < creditBytes/4 {
 			return nil
 		}
+	case err := <-e.written:
+		return e.wrote(err)
 	default:
 	}
 	now := time.Now()
-	if err := e.flush(); err != nil {
-		return err
-	}
+	e.flush()
 	if err := e.upkeep(now); err != nil {
 		return err
 	}
@@ -150,6 +151,8 @@ func (e *engine) step(timer *time.Timer) error {
 	select {
 	case ev := <-e.events:
 		return e.handle(ev)
+	case err := <-e.written:
+		return e.wrote(err)
 	case <-timer.C:
 	case <-e.interrupt:
 		e.interrupt = nil
@@ -171,8 +174,8 @@ func (e *engine) upkeep(now time.Time) error {
 			return err
 		}
 	}
-	if e.session == nil && !now.Before(e.reconnectAt) {
-		if now.Sub(e.lostSince) > lostLimit {
+	if e.session == nil && !now.Before(e.reconnectAt) && !(e.finishing && !e.grouped()) {
+		if !e.lostSince.IsZero() && now.Sub(e.lostSince) > lostLimit {
 			return rpc.Errorf(typev1.ErrorReason_ERROR_REASON_UNREACHABLE, "the gateway could not be reached for %v", lostLimit)
 		}
 		e.session = startSession(e.ctx, e.cfg.Client, e.openRequest(), e.events)
@@ -229,7 +232,7 @@ func (e *engine) progress(now time.Time) {
 // where the last one broke.
 func (e *engine) openRequest() *gatewayv1.ConsumeOpen {
 	open := proto.Clone(e.cfg.Open).(*gatewayv1.ConsumeOpen)
-	open.CreditBytes = creditBytes
+	open.CreditBytes = e.firstCredit()
 	open.MaxMessageBytes = rpc.MaxMessageBytes
 	// Where the caller knows no ends, such as those of one replica, the gateway may.
 	open.StopAtEnd = open.StopAtEnd || e.cfg.Ends != nil && !e.grouped()
@@ -245,6 +248,16 @@ func (e *engine) openRequest() *gatewayv1.ConsumeOpen {
 		}
 	}
 	return open
+}
+
+// firstCredit is the credit of a new stream: what is not held by output that nobody has
+// taken yet, and at least something, since none would mean no bound.
+func (e *engine) firstCredit() int64 {
+	held := e.held
+	if e.writing != nil {
+		held += e.writing.cost
+	}
+	return max(creditBytes-held, 1)
 }
 
 func (e *engine) place(topic string, partition int32) *place {
@@ -301,30 +314,6 @@ func (e *engine) revokingAny() bool {
 	return false
 }
 
-// flush writes the output. A reader that went away ends the printing quietly.
-func (e *engine) flush() error {
-	e.flushedAt = time.Now()
-	if len(e.out) > 0 {
-		_, err := e.cfg.Out.Write(e.out)
-		e.out = e.out[:0]
-		if errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe) {
-			e.summary.OutputClosed, e.outputLost = true, true
-			e.finish() // what was not printed stays uncommitted
-			return nil
-		}
-		if err != nil {
-			e.outputLost = true
-			return fmt.Errorf("write the records: %w", err)
-		}
-	}
-	if !e.outputLost {
-		for _, pl := range e.places {
-			pl.flushed, pl.flushedEpoch = pl.next, pl.epoch
-		}
-	}
-	return nil
-}
-
 // finish ends the printing; upkeep commits and leaves.
 func (e *engine) finish() {
 	if !e.finishing {
@@ -333,8 +322,18 @@ func (e *engine) finish() {
 	}
 }
 
-// farewell commits the last positions, leaves the group, and ends the Run.
+// farewell commits the last positions, leaves the group, and ends the Run. Whoever reads
+// the output may take his time before that, unless the Run was interrupted.
 func (e *engine) farewell(now time.Time) error {
+	if e.unwritten() && !(e.summary.Interrupted && now.After(e.finishUntil)) {
+		if !e.summary.Interrupted {
+			e.finishUntil = now.Add(finishLimit)
+		}
+		if !e.grouped() {
+			e.endSession() // it has given all that is wanted
+		}
+		return nil
+	}
 	if !e.grouped() || !e.everOpened || now.After(e.finishUntil) {
 		return errDone
 	}

@@ -18,7 +18,7 @@ func TestEpochBelongsToThePlace(t *testing.T) {
 	})
 	check := func(after string, next int64, epoch int32) {
 		t.Helper()
-		if err := e.flush(); err != nil {
+		if err := e.settle(); err != nil {
 			t.Fatal(err)
 		}
 		pl := e.place("t", 0)

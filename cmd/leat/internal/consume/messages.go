@@ -132,6 +132,7 @@ func (e *engine) goBack(a *gatewayv1.ConsumeAssigned, pl *place) {
 	if e.commit != nil {
 		delete(e.commit.positions, Partition{a.GetTopic(), a.GetPartition()}) // its answer is about what was before
 	}
+	e.forgetMark(pl)
 	pl.next, pl.flushed, pl.committed = a.GetStartOffset(), a.GetStartOffset(), a.GetStartOffset()
 	pl.epoch, pl.flushedEpoch = -1, -1
 }
@@ -162,11 +163,12 @@ func (e *engine) reads(pl *place) bool {
 
 func (e *engine) handleRecords(m *gatewayv1.ConsumeRecords) {
 	e.goesOn()
-	e.owed += m.GetCost()
 	pl := e.place(m.GetTopic(), m.GetPartition())
 	if !e.reads(pl) {
+		e.owed += m.GetCost()
 		return
 	}
+	e.held += m.GetCost()
 	end, bounded := e.cfg.Ends[Partition{m.GetTopic(), m.GetPartition()}]
 	for _, r := range m.GetRecords() {
 		if r.GetOffset() < pl.next {
@@ -190,7 +192,7 @@ func (e *engine) handleRecords(m *gatewayv1.ConsumeRecords) {
 	if e.cfg.MaxMessages > 0 && e.summary.Records >= e.cfg.MaxMessages {
 		e.finish()
 	}
-	if len(e.out) >= flushBytes {
+	if len(e.out) >= flushBytes && e.writing == nil {
 		e.flushedAt = time.Time{} // step flushes before it goes on
 	}
 }

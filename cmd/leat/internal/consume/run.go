@@ -86,7 +86,7 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	e.endSession()
 	e.summary.Elapsed = time.Since(e.started)
 	if e.commits() {
-		e.summary.Uncommitted = len(e.dirty())
+		e.summary.Uncommitted = len(e.uncommitted())
 	}
 	return e.summary, err
 }
