@@ -84,6 +84,17 @@ func (g *group) check(bad func(string, ...any)) {
 			bad("group %s: the start of %v is looked for and nobody should hold it", g.name, p)
 		}
 	}
+	for p, id := range g.wanted {
+		// Whoever is fresh gets what it waits for with its next target.
+		m, a := g.members[id], g.starts[p]
+		switch {
+		case m == nil || !m.attached || m.value.ReplacedBy != "" || m.fresh || g.owner[p] != "" || g.resets[p] != nil:
+		case a == nil:
+			bad("group %s: %v is free, and %s, who should hold it, was not given it", g.name, p, id)
+		case a.policy != m.start:
+			bad("group %s: the start of %v is looked for by another policy than that of %s", g.name, p, id)
+		}
+	}
 	for p := range g.gaps {
 		if h := holdingOf(g, p); h != nil && h.confirmed {
 			bad("group %s: %v is counted as without an owner, and %s has it", g.name, p, g.owner[p])
