@@ -37,9 +37,15 @@ type NoSpaceError struct {
 	Dir string // the log's folder
 	Op  string // what found no room
 	Err error
+	// Begun says that a reset is on record and not finished. The log is empty, and
+	// takes nothing until ResetTo or TruncateTo has been repeated, or it is opened anew.
+	Begun bool
 }
 
 func (e *NoSpaceError) Error() string {
+	if e.Begun {
+		return fmt.Sprintf("%s: %s: no space left: %v; the log begins anew and could not finish that: free space on the disk, then try again", e.Dir, e.Op, e.Err)
+	}
 	return fmt.Sprintf("%s: %s: no space left: %v; nothing was changed: free space on the disk, then try again", e.Dir, e.Op, e.Err)
 }
 

@@ -58,8 +58,13 @@ type Log struct {
 	unsyncedSince time.Time
 	failed        *FailedError
 	closed        bool
-	producers     producerState
-	snapshots     []snapshotFile // by offset
+	// unfinished is what a reset found no room for after it was on record; nil: none is
+	// under way. The log is shown as it will be, empty, and takes only ResetTo and
+	// TruncateTo.
+	unfinished *NoSpaceError
+	leftovers  []*segment // whose files may be there still; guarded by changeMu
+	producers  producerState
+	snapshots  []snapshotFile // by offset
 
 	bases    atomic.Pointer[baseTable] // of segs, for lookups
 	cursors  cursors
@@ -96,8 +101,17 @@ func (l *Log) SetConfig(c Config) error {
 	return nil
 }
 
-// usable is the error of a log that takes no more writes. The caller holds mu.
+// usable is the error of a log that takes no writes. The caller holds mu.
 func (l *Log) usable() error {
+	if err := l.whole(); err != nil || l.unfinished == nil {
+		return err
+	}
+	return l.unfinished
+}
+
+// whole is usable for what does no harm while a reset is unfinished. The caller holds
+// mu.
+func (l *Log) whole() error {
 	if l.failed != nil {
 		return l.failed
 	}
@@ -145,7 +159,8 @@ func (l *Log) DurableEnd() int64 {
 	return l.durable
 }
 
-// Err is the sticky error of a failed log, a *FailedError, or ErrClosed, or nil.
+// Err is the sticky error of a failed log, a *FailedError, or ErrClosed, or what a
+// reset waits for, a *NoSpaceError, or nil.
 func (l *Log) Err() error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

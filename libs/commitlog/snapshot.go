@@ -274,7 +274,9 @@ func syncPath(fsys vfs.FS, path string) error {
 // Errors are those of Sync.
 func (l *Log) Checkpoint() (recoveryPoint int64, err error) {
 	l.appendMu.Lock()
-	err = l.Err()
+	l.mu.RLock()
+	err = l.whole()
+	l.mu.RUnlock()
 	if err == nil && l.EndOffset() > l.StartOffset() {
 		err = l.writeSnapshot(true)
 		if err != nil {
@@ -466,17 +468,6 @@ func (s *producerState) applyAt(f vfs.File, pos int64, h *record.Header, now int
 		kind, fence, _ = record.Control(batch)
 	}
 	s.apply(h, kind, fence, now)
-	return nil
-}
-
-// forgetProducers removes all snapshots, for a log that begins anew at an offset.
-func (l *Log) forgetProducers(offset int64) error {
-	if err := l.removeSnapshots(); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.producers, l.snapshots = newProducerState(offset), nil
 	return nil
 }
 

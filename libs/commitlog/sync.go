@@ -2,6 +2,7 @@ package commitlog
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/leat-io/leat/libs/failpoint"
@@ -42,7 +43,7 @@ type syncWork struct {
 func (l *Log) sync() (int64, error) {
 	now := l.now()
 	l.mu.Lock()
-	if err := l.usable(); err != nil {
+	if err := l.whole(); err != nil {
 		durable := l.durable
 		l.mu.Unlock()
 		return durable, err
@@ -143,7 +144,7 @@ func (l *Log) Close() error {
 	if errors.Is(err, ErrClosed) {
 		return err
 	}
-	if err == nil {
+	if err == nil && l.Err() == nil {
 		err = l.syncRest()
 	}
 	return errors.Join(err, l.release())
@@ -186,7 +187,7 @@ func (l *Log) release() error {
 	l.filesMu.Lock()
 	defer l.filesMu.Unlock()
 	l.mu.Lock()
-	segs := l.segs
+	segs := slices.Concat(l.leftovers, l.segs)
 	done := l.closed
 	l.closed = true
 	l.mu.Unlock()

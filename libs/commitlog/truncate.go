@@ -25,18 +25,21 @@ import (
 //
 // Errors: *OffsetOutOfRangeError below the log's start (see ResetTo), *CorruptError
 // (where the log is cut is never told by a batch that is not whole), *NoSpaceError,
-// ErrClosed: nothing was changed. *FailedError.
+// ErrClosed: nothing was changed, unless a *NoSpaceError says that the log begins anew.
+// *FailedError.
 func (l *Log) TruncateTo(offset int64) (end int64, err error) {
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
 	defer l.holdStill()()
 	l.mu.RLock()
-	err, start, end := l.usable(), l.marks.start, l.end
-	v := view{segs: l.segs}
+	err, start, end := l.whole(), l.marks.start, l.end
+	v, unfinished := view{segs: l.segs}, l.unfinished != nil
 	l.mu.RUnlock()
 	switch {
 	case err != nil:
 		return end, err
+	case unfinished && offset >= start:
+		return end, l.reset(start)
 	case offset < start:
 		return end, &OffsetOutOfRangeError{Offset: offset, Start: start, End: end}
 	case offset >= end:
@@ -291,7 +294,8 @@ func (x *segIndex) cut(keep int, since int64) error {
 // offset, which may lie anywhere: a follower does this when its leader's log begins
 // above its own end. The caller's duties are those of TruncateTo.
 //
-// Errors: *NoSpaceError, ErrClosed: nothing was changed. *FailedError.
+// Errors: *NoSpaceError, ErrClosed: nothing was changed, unless the first says that it
+// was begun. *FailedError.
 func (l *Log) ResetTo(offset int64) error {
 	if offset < 0 {
 		return &OffsetOutOfRangeError{Offset: offset}
@@ -299,37 +303,61 @@ func (l *Log) ResetTo(offset int64) error {
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
 	defer l.holdStill()()
-	if err := l.Err(); err != nil {
+	l.mu.RLock()
+	err := l.whole()
+	l.mu.RUnlock()
+	if err != nil {
 		return err
 	}
 	return l.reset(offset)
 }
 
-// reset marks the log, durably, as one that is to begin anew, and sees to it. The
-// caller holds every lock but mu.
+// reset marks the log, durably, as one that is to begin anew, and sees to it. Where
+// there is no room for that, it may be called again. The caller holds every lock but mu.
 func (l *Log) reset(offset int64) error {
 	l.cleaning.truncations.Add(1)
 	if err := l.updateMarks(func(m *marks) { m.reset = offset }); err != nil {
 		return err
 	}
-	if err := l.finishReset(l.segs); err != nil {
+	err := l.finishReset(append(l.leftovers, l.segs...))
+	l.cursors.clear()
+	if err == nil {
+		return nil
+	}
+	var unchanged *vfs.UnchangedError
+	if !errors.As(err, &unchanged) || !isNoSpace(err) {
 		return l.fail("reset", err)
 	}
-	l.cursors.clear()
-	return nil
+	full := &NoSpaceError{Dir: l.dir, Op: "reset", Err: unchanged.Err, Begun: true}
+	l.mu.Lock()
+	l.unfinished = full
+	l.mu.Unlock()
+	return full
 }
 
 // finishReset removes segments, the last one first, and makes the first one of the
-// new log. It is repeated after a crash.
+// new log. It is repeated after a crash, and where there was no room; what may be tried
+// again is a *vfs.UnchangedError.
 func (l *Log) finishReset(segs []*segment) error {
+	m := l.currentMarks()
+	seg := newCachedSegment(l.fs, l.dir, m.reset, l.files)
+	seg.size.Store(0)
+	seg.maxTSKnown.Store(true)
+	// Nobody is to see what is going.
+	l.mu.Lock()
+	l.segs, l.unsynced, l.epochs = []*segment{seg}, nil, nil
+	l.end, l.durable, l.marks.start = m.reset, m.reset, m.reset
+	l.producers, l.snapshots = newProducerState(m.reset), nil
+	l.mu.Unlock()
 	for k := len(segs) - 1; k >= 0; k-- {
+		l.leftovers = segs[:k+1]
 		if err := l.removeSegment(segs[k]); err != nil {
-			return err
+			return l.again(err)
 		}
 	}
-	m := l.currentMarks()
-	if err := l.forgetProducers(m.reset); err != nil {
-		return err
+	l.leftovers = nil
+	if err := l.removeSnapshots(); err != nil {
+		return l.again(err)
 	}
 	if err := l.fs.SyncDir(l.dir); err != nil {
 		return err
@@ -340,17 +368,32 @@ func (l *Log) finishReset(segs []*segment) error {
 	}
 	seg, err := createSegment(l.fs, l.dir, m.reset, l.files)
 	if err != nil {
-		return err
+		return l.again(err)
 	}
 	if err := errors.Join(seg.close(), l.fs.SyncDir(l.dir)); err != nil {
 		return err
 	}
 	l.mu.Lock()
-	l.segs, l.unsynced, l.epochs = []*segment{seg}, nil, nil
-	l.end, l.durable = m.reset, m.reset
+	l.segs = []*segment{seg}
 	l.mu.Unlock()
 	l.firstAppend = l.now()
-	return l.updateMarks(func(m *marks) {
+	err = l.updateMarks(func(m *marks) {
 		m.start, m.cleanedBelow, m.reset = m.reset, min(m.cleanedBelow, m.reset), noReset
 	})
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.unfinished = nil
+	l.mu.Unlock()
+	return nil
+}
+
+// again lets a step of a reset be tried again that found no room. It is not for a sync,
+// which may have failed for good although the next one does not.
+func (l *Log) again(err error) error {
+	if isNoSpace(err) {
+		return &vfs.UnchangedError{Path: l.dir, Err: err}
+	}
+	return err
 }

@@ -107,10 +107,15 @@ func (r *Replica) beginWithin(batches [][][]byte, headers []record.Header) (take
 		return 0, nil
 	}
 	producers := log.ProducersBelow(headers[0].BaseOffset)
-	err = r.m.cfg.Store.LowerMarks(r.Key, headers[0].BaseOffset)
-	if err == nil {
-		err = log.ResetTo(headers[0].BaseOffset)
-	}
+	// Once it is begun it has to be finished: what the log is to be is known here only.
+	err = r.whenThereIsRoom(&r.appendSince, func() error {
+		err := r.m.cfg.Store.LowerMarks(r.Key, headers[0].BaseOffset)
+		if err == nil {
+			err = log.ResetTo(headers[0].BaseOffset)
+		}
+		return err
+	})
+	r.ioBegins(&r.appendSince)
 	r.m.cfg.Store.MarksLowered(r.Key)
 	if err == nil {
 		err = log.InheritProducers(producers)
