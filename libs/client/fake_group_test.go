@@ -480,6 +480,11 @@ func (c *fakeCoordinator) CommitOffsets(_ context.Context, req *coordinatorv1.Co
 func (c *fakeCoordinator) ListGroups(_ context.Context, req *coordinatorv1.ListGroupsRequest) (*coordinatorv1.ListGroupsResponse, error) {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
+	if c.m.onAsk != nil {
+		if err := c.m.onAsk(""); err != nil {
+			return nil, err
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.m.groups)) {
 		if c.elsewhere(name) == nil && name > req.PageToken {
 			return &coordinatorv1.ListGroupsResponse{Groups: []*coordinatorv1.GroupSummary{{Group: name}}, NextPageToken: name}, nil

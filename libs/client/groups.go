@@ -223,10 +223,21 @@ func (c *Client) DeleteGroup(ctx context.Context, group string) error {
 const maxGroupPages = 10_000
 
 // ListGroups lists the groups of all coordinators, by name. What could not be
-// asked is an error beside what was found.
+// asked is an error beside what was found. It asks for up to 2 s where a shard that is to
+// be loaded has no leader or too few in-sync replicas.
 func (c *Client) ListGroups(ctx context.Context) ([]*coordinatorv1.GroupSummary, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
+	began := time.Now()
+	for failures := 1; ; failures++ {
+		all, err := c.listGroups(ctx)
+		if err == nil || !shardLacks(rpc.FromError(err)) || time.Since(began) >= shardPatience || !sleep(ctx, c.cfg.backoff(failures)) {
+			return all, err
+		}
+	}
+}
+
+func (c *Client) listGroups(ctx context.Context) ([]*coordinatorv1.GroupSummary, error) {
 	// A source that polls may not have asked anybody yet.
 	if _, err := c.source.Topic(ctx, OffsetsTopic); err != nil && !rpc.IsReason(err, reasonUnknownTopic) {
 		return nil, err
@@ -257,10 +268,17 @@ func (c *Client) ListGroups(ctx context.Context) ([]*coordinatorv1.GroupSummary,
 		all = append(all, g)
 	}
 	slices.SortFunc(all, func(a, b *coordinatorv1.GroupSummary) int { return strings.Compare(a.Group, b.Group) })
-	if len(errs) > 0 {
-		return all, rpc.Errorf(reasonCoordUnavailable, "some coordinators could not be asked for their groups; the list may lack some: %w", errors.Join(errs...))
+	if len(errs) == 0 {
+		return all, nil
 	}
-	return all, nil
+	reason := reasonCoordUnavailable
+	for _, err := range errs {
+		if e := rpc.FromError(err); shardLacks(e) {
+			reason = e.Reason
+		}
+	}
+	return all, rpc.Errorf(reason, "some coordinators could not tell their groups; the list may lack some: %w", errors.Join(errs...)).
+		With("topic", OffsetsTopic)
 }
 
 func (c *Client) listGroupsAt(ctx context.Context, addr string) ([]*coordinatorv1.GroupSummary, error) {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +43,14 @@ func TestQuestionsEndWhereTheShardConfirmsNothing(t *testing.T) {
 				if took := time.Since(began); took < shardPatience || took > 2*shardPatience {
 					t.Errorf("%s: given up after %v", name, took)
 				}
+			}
+			began := time.Now()
+			_, err := c.ListGroups(ctx)
+			if e := rpc.FromError(err); e == nil || e.Reason != reason || !strings.Contains(e.Message, "its coordinator's words") || e.Metadata["topic"] != OffsetsTopic {
+				t.Errorf("list: %v", err)
+			}
+			if took := time.Since(began); took < shardPatience || took > 2*shardPatience {
+				t.Errorf("list: given up after %v", took)
 			}
 			done := make(chan error, 2)
 			go func() { _, err := c.CommitOffsets(ctx, "g", offsets); done <- err }()
@@ -84,6 +93,12 @@ func TestQuestionsOutlastAnElection(t *testing.T) {
 		mesh.mu.Unlock()
 		if _, err := c.DescribeGroup(ctx, "g"); err != nil {
 			t.Fatal(err)
+		}
+		mesh.mu.Lock()
+		left = 4
+		mesh.mu.Unlock()
+		if groups, err := c.ListGroups(ctx); err != nil || len(groups) != 1 {
+			t.Fatal(groups, err)
 		}
 	})
 }

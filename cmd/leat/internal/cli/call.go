@@ -70,11 +70,12 @@ func call[Q, R any](ctx context.Context, method func(context.Context, Q, ...grpc
 	}
 }
 
-// waitedFor reports whether the gateway has waited already for what a group lacks: a
-// leader of its shard, or enough in-sync replicas. That may last until somebody who reads
+// waitedFor reports whether the gateway has waited already for what groups lack: a
+// leader of their shard, or enough in-sync replicas. That may last until somebody who reads
 // the error starts brokers.
 func waitedFor(e *rpc.Error) bool {
-	return e.Metadata["group"] != "" && (e.Reason == typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS ||
+	ofGroups := e.Metadata["group"] != "" || e.Metadata["topic"] == "__consumer_offsets"
+	return ofGroups && (e.Reason == typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS ||
 		e.Reason == typev1.ErrorReason_ERROR_REASON_LEADER_NOT_AVAILABLE)
 }
 

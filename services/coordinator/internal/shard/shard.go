@@ -9,6 +9,7 @@ import (
 	"time"
 
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
+	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/libs/core/group"
 	"github.com/leat-io/leat/libs/failpoint"
 	"github.com/leat-io/leat/libs/rpc"
@@ -81,7 +82,7 @@ type Request struct {
 	Attach        int64
 	// detach and list are set instead of Make.
 	detach Peer
-	list   func([]group.Summary)
+	list   func([]group.Summary, *rpc.Error)
 }
 
 // errStopping is the cause of a stop in which the shard is not lost.
@@ -194,15 +195,26 @@ type answer struct{ ch chan group.Reply }
 func newAnswer() answer            { return answer{make(chan group.Reply, 1)} }
 func (a answer) set(r group.Reply) { a.ch <- r }
 
-// List tells the groups of the shard. It has no barrier: a hint.
+// List tells the groups of the shard. It has no barrier: a hint. A shard that is not
+// loaded cannot tell, and says why.
 func (s *Shard) List(ctx context.Context) ([]group.Summary, error) {
 	got := make(chan []group.Summary, 1)
-	if err := s.Post(ctx, Request{list: func(l []group.Summary) { got <- l }}); err != nil {
+	refused := make(chan *rpc.Error, 1)
+	answer := func(l []group.Summary, e *rpc.Error) {
+		if e != nil {
+			refused <- e
+		} else {
+			got <- l
+		}
+	}
+	if err := s.Post(ctx, Request{list: answer}); err != nil {
 		return nil, err
 	}
 	select {
 	case l := <-got:
 		return l, nil
+	case e := <-refused:
+		return nil, e
 	case <-ctx.Done():
 		return nil, rpc.FromError(ctx.Err())
 	}
@@ -381,11 +393,23 @@ func (s *Shard) refresh(ctx context.Context) {
 		case r.detach != nil:
 			s.detach(ctx, r)
 		case r.list != nil:
-			r.list(s.state.List())
+			r.list(s.groups())
 		default:
 			s.request(ctx, r)
 		}
 	}
+}
+
+// groups lists the groups, once they are known.
+func (s *Shard) groups() ([]group.Summary, *rpc.Error) {
+	switch {
+	case s.state.Serving():
+		return s.state.List(), nil
+	case s.lacks():
+		return nil, s.lacking()
+	}
+	return nil, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_COORDINATOR_LOADING,
+		"partition %d of %s, a shard of groups, is being loaded; try again shortly", s.partition, client.OffsetsTopic)
 }
 
 // request gives the core a request, unless the log could not confirm its answer.

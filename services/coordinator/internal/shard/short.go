@@ -93,7 +93,7 @@ func (s *Shard) lacking() *rpc.Error {
 	if s.lack.reason == typev1.ErrorReason_ERROR_REASON_LEADER_NOT_AVAILABLE {
 		what = "has no leader"
 	}
-	return rpc.Errorf(s.lack.reason, "partition %d of %s, the shard of the group, %s (for %v so far), and its coordinator cannot answer before that has ended: "+
+	return rpc.Errorf(s.lack.reason, "partition %d of %s, a shard of groups, %s (for %v so far), and its coordinator cannot answer before that has ended: "+
 		"see leat topic describe %s, and start the brokers that are missing",
 		s.partition, client.OffsetsTopic, what, time.Since(s.lack.since).Round(time.Second), client.OffsetsTopic).
 		WithOutcome(typev1.Outcome_OUTCOME_NOT_DONE).

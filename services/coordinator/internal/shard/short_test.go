@@ -123,8 +123,15 @@ func TestShardThatCannotBeFencedSaysWhy(t *testing.T) {
 		if r := ask(t, s, commit(1)); r.Err == nil || r.Err.Reason != group.ReasonLoading {
 			t.Fatalf("a commit is answered %+v", r)
 		}
+		// Half a list would look like a whole one.
+		if groups, err := s.List(t.Context()); !rpc.IsReason(err, tooFew) {
+			t.Fatalf("the groups are %v, %v", groups, err)
+		}
 		log.Fault(nil)
 		served(t, s, commit(7))
+		if groups, err := s.List(t.Context()); err != nil || len(groups) != 1 {
+			t.Fatalf("the groups are %v, %v", groups, err)
+		}
 		if got := nextOffset(served(t, s, fetch)); got != 7 {
 			t.Fatalf("the offset is %d, want 7", got)
 		}
