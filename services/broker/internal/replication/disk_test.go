@@ -87,6 +87,68 @@ func TestATruncationWaitsForRoom(t *testing.T) {
 	m.awaitSame(id, 0, 2, 1, 2)
 }
 
+// case 44: a replica that begins anew, and finds no room once that is on record, waits for
+// it and goes on by itself; also where the leader's log starts within a batch.
+func TestANewBeginningWaitsForRoom(t *testing.T) {
+	for name, c := range map[string]struct {
+		batches [][]string
+		resets  int32 // the last of them finds no room
+	}{
+		"at a batch":     {[][]string{{"b"}, {"c"}}, 1},
+		"within a batch": {[][]string{{"b", "c"}}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk := errorfs.Wrap(memfs.New())
+			m := newMesh(t, 2, meshOptions{lag: time.Second, fs: func(id int32) vfs.FS {
+				if id == 2 {
+					return disk
+				}
+				return memfs.New()
+			}})
+			id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+			m.awaitLeads(1, id, 0)
+			m.nodes[1].mustStore(id, 0, "a")
+			m.awaitSame(id, 0, 1, 1, 2)
+			m.nodes[2].stop(true)
+			m.ctl.SetISR(id, 0, 1)
+			for _, b := range c.batches {
+				m.nodes[1].mustStore(id, 0, b...)
+			}
+			deleteTo(t, m.nodes[1], id, 2)
+			met := make(chan struct{}, 1)
+			var removed int32
+			disk.OnCall(func(op errorfs.Op, path string) error {
+				if op == errorfs.OpRemove && strings.HasSuffix(path, ".log") {
+					removed++
+				}
+				if removed < c.resets || op != errorfs.OpCreate && op != errorfs.OpWrite {
+					return nil
+				}
+				select {
+				case met <- struct{}{}:
+				default:
+				}
+				return syscall.ENOSPC
+			})
+			m.restart(2)
+			for range 2 { // at first and tried again
+				select {
+				case <-met:
+				case <-time.After(brokertest.Patience):
+					t.Fatal("no reset found no room")
+				}
+			}
+			disk.Clear()
+			m.nodes[1].mustStore(id, 0, "d")
+			m.awaitISR(id, 0, 2)
+			m.awaitSame(id, 0, 4, 1, 2)
+			if got := m.nodes[2].describe(id, 0).GetLogStartOffset(); got != 2 {
+				t.Errorf("the log starts at %d", got)
+			}
+		})
+	}
+}
+
 // A topic is deleted while a bad copy of it has found no room to be put aside: a topic of
 // the same name finds nothing in its way.
 func TestATopicIsDeletedWhoseReplacementFindsNoRoom(t *testing.T) {
