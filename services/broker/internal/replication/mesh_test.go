@@ -151,6 +151,7 @@ func (m *mesh) start(id int32, incarnation uint64, fs vfs.FS) *node {
 			}
 		}
 	})
+	brokertest.Await(t, "the broker serves followers", func() bool { return n.server.replicas.Load() != nil })
 	stopped := false
 	n.stop = func(clean bool) {
 		if stopped {
@@ -265,10 +266,15 @@ func (n *node) beginWithin(timeout time.Duration, id topicid.ID, p int32, acks p
 	return done
 }
 
-// mustStore produces with acks=all.
+// mustStore produces with acks=all, again where nothing was appended since the leader
+// has not heard yet that enough are in sync.
 func (n *node) mustStore(id topicid.ID, p int32, values ...string) int64 {
 	n.m.t.Helper()
-	res := n.produce(id, p, partition.AcksAll, values...)
+	var res replica.Result
+	brokertest.Await(n.m.t, fmt.Sprintf("broker %d counts enough in sync", n.id), func() bool {
+		res = n.produce(id, p, partition.AcksAll, values...)
+		return !rpc.IsReason(res.Err, typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS)
+	})
 	if res.Err != nil {
 		n.m.t.Fatalf("broker %d refused a batch: %v", n.id, res.Err)
 	}
