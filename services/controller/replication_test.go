@@ -65,13 +65,13 @@ func TestFirstLeaderWaitsForFolders(t *testing.T) {
 	if err != nil || resp.GetResults()[0].GetError() != nil || resp.GetResults()[0].GetReplicationFactor() != 3 {
 		t.Fatalf("created with the defaults of a mesh of three: %v, %v", resp, err)
 	}
-	eventually(t, "the brokers see it", func() bool {
+	eventually(t, "the brokers and the gateway see it", func() bool {
 		for _, b := range brokers {
 			if p := b.record("a", 0); p.GetPartitionEpoch() == 0 || p.GetMinIsr() != 2 || len(p.GetIsr()) != 3 {
 				return false
 			}
 		}
-		return true
+		return w.Image().TopicByName("a") != nil
 	})
 	if p := w.Image().TopicByName("a").Partition(0); p.GetLeader() != nil || p.GetLeaderEpoch() != 0 {
 		t.Fatalf("led before any replica is made: %v", p)
