@@ -334,14 +334,22 @@ func (e *engine) farewell(now time.Time) error {
 		}
 		return nil
 	}
-	if !e.grouped() || !e.everOpened || now.After(e.finishUntil) {
+	if !e.grouped() || now.After(e.finishUntil) {
 		return errDone
 	}
 	if e.commits() && len(e.dirty()) > 0 {
 		return nil // commitDue does it, on a new stream if need be
 	}
-	if e.session == nil || !e.opened {
+	if e.session == nil || !e.opened && e.waiting != nil {
 		return errDone // detached: the coordinator notices by itself
+	}
+	if !e.opened {
+		// The group may count us in already: we leave it once that is answered, lest
+		// partitions wait for a whole session.
+		if by := now.Add(leaveLimit); by.Before(e.finishUntil) {
+			e.finishUntil = by
+		}
+		return nil
 	}
 	if !e.leaving {
 		e.leaving = true

@@ -234,7 +234,7 @@ func (e *engine) partitionFails(m *gatewayv1.ConsumePartitionError, pl *place, e
 // broken handles the end of a stream: the next one resumes, or joins anew.
 func (e *engine) broken(err *rpc.Error) error {
 	e.endSession()
-	if e.leaving {
+	if e.leaving || e.finishing && !e.everOpened {
 		return errDone
 	}
 	if e.fenced != nil {

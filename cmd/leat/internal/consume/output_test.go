@@ -56,6 +56,7 @@ func (p *pipe) String() string {
 // gateway is one that tests lead by the hand.
 type gateway struct {
 	t       *testing.T
+	slow    bool // does not answer opens by itself
 	out     *pipe
 	mu      sync.Mutex
 	streams []*stream
@@ -109,7 +110,9 @@ func (s *stream) Send(m *gatewayv1.ConsumeRequest) error {
 	switch m := m.GetMessage().(type) {
 	case *gatewayv1.ConsumeRequest_Open:
 		s.open, s.credit = m.Open, m.Open.GetCreditBytes()
-		s.say(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_Opened{Opened: &gatewayv1.ConsumeOpened{MemberId: "m", Attach: m.Open.GetAttach() + 1}}})
+		if !s.g.slow {
+			s.sayOpened()
+		}
 	case *gatewayv1.ConsumeRequest_Credit:
 		s.credit += m.Credit.GetBytes()
 	case *gatewayv1.ConsumeRequest_Ping:
@@ -133,6 +136,10 @@ func (s *stream) Send(m *gatewayv1.ConsumeRequest) error {
 }
 
 func (s *stream) say(m *gatewayv1.ConsumeResponse) { s.answers <- event{response: m} }
+
+func (s *stream) sayOpened() {
+	s.say(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_Opened{Opened: &gatewayv1.ConsumeOpened{MemberId: "m", Attach: s.open.GetAttach() + 1}}})
+}
 
 func (s *stream) assign(start int64) {
 	s.say(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_Assigned{Assigned: &gatewayv1.ConsumeAssigned{Topic: "t", StartOffset: start, TopicId: []byte("0123456789abcdef")}}})
@@ -344,6 +351,32 @@ func TestInterruptWithABlockedOutput(t *testing.T) {
 		}
 		r.out.read() // let the write that was given up end
 	})
+}
+
+// An interrupt while the group is being joined leaves it again: the gateway may have
+// counted the member in. Where it does not answer, that is not waited for long.
+func TestInterruptWhileJoining(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			r := runInBubble(t, func(c *Config) { c.Client.(*gateway).slow = true })
+			s := r.newest()
+			synctest.Wait()
+			r.interrupt <- struct{}{}
+			pass(leaveLimit / 2)
+			if answers {
+				s.sayOpened()
+			}
+			pass(leaveLimit)
+			select {
+			case <-r.done:
+			default:
+				t.Fatal("the interrupt does not end the Run")
+			}
+			if r.err != nil || !r.summary.Interrupted || s.sofar().left != answers {
+				t.Errorf("%v, %+v, left %v", r.err, r.summary, s.sofar().left)
+			}
+		})
+	}
 }
 
 // A partition is given up when its records are written and committed, or when its time
