@@ -79,7 +79,7 @@ func callGroupFor[R any](ctx context.Context, c *Client, group string, bounds gr
 			}
 			unknown = unknown || mayHaveHappened(e)
 		}
-		if ctx.Err() == nil || last == nil {
+		if last == nil || !rpc.Ended(ctx) {
 			last = e
 		}
 		if ctx.Err() == nil && !rpc.Retryable(e) {

@@ -233,7 +233,7 @@ func call[R any](ctx context.Context, c *Controllers, do func(context.Context, *
 				return resp, nil
 			}
 			e := rpc.FromError(err)
-			if last == nil || ctx.Err() == nil {
+			if last == nil || !rpc.Ended(ctx) {
 				last = e
 			}
 			if !again(e) {

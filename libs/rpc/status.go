@@ -32,6 +32,17 @@ const (
 	maxMetadataBytes = 1000
 )
 
+// Ended reports whether ctx has ended, or its deadline has passed: gRPC goes by the clock,
+// and may answer DEADLINE_EXCEEDED a moment before the context's own timer fires. What
+// fails then says less than what failed before.
+func Ended(ctx context.Context) bool {
+	if ctx.Err() != nil {
+		return true
+	}
+	deadline, ok := ctx.Deadline()
+	return ok && !time.Now().Before(deadline)
+}
+
 // GRPCStatus gives the status that a unary call or the end of a stream carries:
 // code and message, one ErrorInfo (reason and metadata), a RetryInfo where a
 // retry makes sense, and the Error message with the rest. It makes an Error an

@@ -50,7 +50,7 @@ func call[Q, R any](ctx context.Context, method func(context.Context, Q, ...grpc
 			return response, nil
 		}
 		typed := rpc.FromError(err)
-		if ctx.Err() != nil {
+		if rpc.Ended(ctx) {
 			if last == nil {
 				last = typed
 			}
