@@ -36,6 +36,7 @@ const (
 	reasonOffsetOutOfRange  = typev1.ErrorReason_ERROR_REASON_OFFSET_OUT_OF_RANGE
 	reasonNotCoordinator    = typev1.ErrorReason_ERROR_REASON_NOT_COORDINATOR
 	reasonCoordUnavailable  = typev1.ErrorReason_ERROR_REASON_COORDINATOR_NOT_AVAILABLE
+	reasonCoordLoading      = typev1.ErrorReason_ERROR_REASON_COORDINATOR_LOADING
 	reasonUnknownGroup      = typev1.ErrorReason_ERROR_REASON_UNKNOWN_GROUP
 	reasonInvalidGroup      = typev1.ErrorReason_ERROR_REASON_INVALID_GROUP
 	reasonNoCommittedOffset = typev1.ErrorReason_ERROR_REASON_NO_COMMITTED_OFFSET

@@ -485,12 +485,30 @@ func (c *fakeCoordinator) ListGroups(_ context.Context, req *coordinatorv1.ListG
 			return nil, err
 		}
 	}
+	resp := &coordinatorv1.ListGroupsResponse{Shards: c.listed()}
 	for _, name := range slices.Sorted(maps.Keys(c.m.groups)) {
 		if c.elsewhere(name) == nil && name > req.PageToken {
-			return &coordinatorv1.ListGroupsResponse{Groups: []*coordinatorv1.GroupSummary{{Group: name}}, NextPageToken: name}, nil
+			resp.Groups, resp.NextPageToken = []*coordinatorv1.GroupSummary{{Group: name}}, name
+			break
 		}
 	}
-	return &coordinatorv1.ListGroupsResponse{}, nil
+	return resp, nil
+}
+
+// listed names the shards it owns. The lock is held.
+func (c *fakeCoordinator) listed() *coordinatorv1.ListedShards {
+	if c.m.vague {
+		return nil
+	}
+	listed := &coordinatorv1.ListedShards{}
+	for _, t := range c.m.topics {
+		for n, p := range t.parts {
+			if t.name == OffsetsTopic && p.owner == c.id {
+				listed.Partitions = append(listed.Partitions, int32(n))
+			}
+		}
+	}
+	return listed
 }
 
 func (c *fakeCoordinator) DescribeGroup(_ context.Context, req *coordinatorv1.DescribeGroupRequest) (*coordinatorv1.DescribeGroupResponse, error) {

@@ -108,6 +108,8 @@ type fakeMesh struct {
 	onTime func(p *fakePart)
 	// onAsk may refuse a question about a group; the lock is held.
 	onAsk func(group string) *rpc.Error
+	// vague coordinators do not say which shards they list.
+	vague bool
 	// onFetch may refuse a partition that is asked for.
 	onFetch func(b *fakeBroker, m *brokerv1.FetchPartition) *rpc.Error
 }

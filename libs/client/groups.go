@@ -2,10 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
@@ -217,84 +213,4 @@ func (c *Client) DeleteGroup(ctx context.Context, group string) error {
 		return resp, err
 	})
 	return err
-}
-
-// maxGroupPages bounds the pages of one coordinator's groups.
-const maxGroupPages = 10_000
-
-// ListGroups lists the groups of all coordinators, by name. What could not be
-// asked is an error beside what was found. It asks for up to 2 s where a shard that is to
-// be loaded has no leader or too few in-sync replicas.
-func (c *Client) ListGroups(ctx context.Context) ([]*coordinatorv1.GroupSummary, error) {
-	ctx, cancel := c.bounded(ctx)
-	defer cancel()
-	began := time.Now()
-	for failures := 1; ; failures++ {
-		all, err := c.listGroups(ctx)
-		if err == nil || !shardLacks(rpc.FromError(err)) || time.Since(began) >= shardPatience || !sleep(ctx, c.cfg.backoff(failures)) {
-			return all, err
-		}
-	}
-}
-
-func (c *Client) listGroups(ctx context.Context) ([]*coordinatorv1.GroupSummary, error) {
-	// A source that polls may not have asked anybody yet.
-	if _, err := c.source.Topic(ctx, OffsetsTopic); err != nil && !rpc.IsReason(err, reasonUnknownTopic) {
-		return nil, err
-	}
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	var errs []error
-	byName := make(map[string]*coordinatorv1.GroupSummary)
-	for _, n := range c.source.Coordinators() {
-		wg.Go(func() {
-			groups, err := c.listGroupsAt(ctx, n.Addr)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, err)
-			}
-			for _, g := range groups {
-				// A group that moves while it is asked for may be told twice.
-				if old := byName[g.Group]; old == nil || old.GroupEpoch < g.GroupEpoch {
-					byName[g.Group] = g
-				}
-			}
-		})
-	}
-	wg.Wait()
-	all := make([]*coordinatorv1.GroupSummary, 0, len(byName))
-	for _, g := range byName {
-		all = append(all, g)
-	}
-	slices.SortFunc(all, func(a, b *coordinatorv1.GroupSummary) int { return strings.Compare(a.Group, b.Group) })
-	if len(errs) == 0 {
-		return all, nil
-	}
-	reason := reasonCoordUnavailable
-	for _, err := range errs {
-		if e := rpc.FromError(err); shardLacks(e) {
-			reason = e.Reason
-		}
-	}
-	return all, rpc.Errorf(reason, "some coordinators could not tell their groups; the list may lack some: %w", errors.Join(errs...)).
-		With("topic", OffsetsTopic)
-}
-
-func (c *Client) listGroupsAt(ctx context.Context, addr string) ([]*coordinatorv1.GroupSummary, error) {
-	var all []*coordinatorv1.GroupSummary
-	token := ""
-	for range maxGroupPages {
-		resp, err := callCoordinator(ctx, c, addr, c.cfg.RequestTimeout, func(ctx context.Context, g coordinatorv1.GroupServiceClient) (*coordinatorv1.ListGroupsResponse, error) {
-			return g.ListGroups(ctx, &coordinatorv1.ListGroupsRequest{PageToken: token})
-		})
-		if err != nil {
-			return all, rpc.FromError(err).With("address", addr)
-		}
-		all = append(all, resp.Groups...)
-		if token = resp.NextPageToken; token == "" {
-			break
-		}
-	}
-	return all, nil
 }

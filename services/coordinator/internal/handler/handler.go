@@ -180,7 +180,7 @@ func (h *Handler) ListGroups(ctx context.Context, req *coordinatorv1.ListGroupsR
 	if err != nil {
 		return nil, invalid("the page token is not one of this service")
 	}
-	all, err := h.listAll(ctx)
+	all, told, err := h.listAll(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func (h *Handler) ListGroups(ctx context.Context, req *coordinatorv1.ListGroupsR
 		from = 0
 	}
 	page := all[from:]
-	resp := &coordinatorv1.ListGroupsResponse{}
+	resp := &coordinatorv1.ListGroupsResponse{Shards: &coordinatorv1.ListedShards{Partitions: told}}
 	if size = cmp.Or(size, defaultPage); len(page) > size {
 		page = page[:size]
 		resp.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(page[size-1].Group))
@@ -200,24 +200,32 @@ func (h *Handler) ListGroups(ctx context.Context, req *coordinatorv1.ListGroupsR
 	return resp, nil
 }
 
-// listAll asks every shard. One that is lost while it is asked has nothing to tell.
-func (h *Handler) listAll(ctx context.Context) ([]group.Summary, error) {
+// listAll asks every shard, and tells which have answered. One that is lost while it is
+// asked has nothing to tell.
+func (h *Handler) listAll(ctx context.Context) (all []group.Summary, told []int32, err error) {
 	shards := h.manager.Shards()
 	lists := make([][]group.Summary, len(shards))
+	lost := make([]bool, len(shards))
 	g, ctx := errgroup.WithContext(ctx)
 	for i, s := range shards {
 		g.Go(func() (err error) {
 			lists[i], err = s.List(ctx)
 			if rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_NOT_COORDINATOR) {
+				lost[i] = true
 				return nil
 			}
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	all := slices.Concat(lists...)
+	for i, s := range shards {
+		if !lost[i] {
+			told = append(told, s.Partition())
+		}
+	}
+	all = slices.Concat(lists...)
 	slices.SortFunc(all, func(a, b group.Summary) int { return cmp.Compare(a.Group, b.Group) })
-	return all, nil
+	return all, told, nil
 }

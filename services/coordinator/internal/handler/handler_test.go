@@ -2,6 +2,7 @@ package handler
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
@@ -105,6 +106,9 @@ func TestListGroupsInPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		pages++
+		if got := r.GetShards().GetPartitions(); !slices.Equal(got, []int32{0, 1, 2}) {
+			t.Fatalf("the page names the shards %v", got)
+		}
 		for _, g := range r.GetGroups() {
 			names = append(names, g.GetGroup())
 			if g.GetState() != coordinatorv1.GroupState_GROUP_STATE_EMPTY {

@@ -373,6 +373,13 @@ func (s *Shard) refuseNew() {
 	s.closed = true
 }
 
+// refusesNew reports whether Post fails: the shard is being given up.
+func (s *Shard) refusesNew() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
 // close answers everything that still waits, in the core and in line.
 func (s *Shard) close(ctx context.Context) {
 	s.refuseNew()
@@ -407,6 +414,8 @@ func (s *Shard) groups() ([]group.Summary, *rpc.Error) {
 		return s.state.List(), nil
 	case s.lacks():
 		return nil, s.lacking()
+	case s.refusesNew():
+		return nil, s.lost()
 	}
 	return nil, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_COORDINATOR_LOADING,
 		"partition %d of %s, a shard of groups, is being loaded; try again shortly", s.partition, client.OffsetsTopic)

@@ -137,3 +137,16 @@ func TestShardThatCannotBeFencedSaysWhy(t *testing.T) {
 		}
 	})
 }
+
+// A question for the list that is still in line when the shard is given up is told so:
+// no load will end here.
+func TestShardThatIsLostLoadsNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, &logtest.Log{}, 1)
+		served(t, s, commit(4))
+		stop(nil)
+		if groups, err := s.groups(); !rpc.IsReason(err, notCoordinator) {
+			t.Fatalf("lists %v, %v", groups, err)
+		}
+	})
+}

@@ -2934,6 +2934,8 @@ type ListGroupsResponse struct {
 	Groups []*GroupSummary `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
 	// Token of the next page; empty: no more.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Shards whose groups these are; absent where the coordinator is too old to say.
+	Shards        *ListedShards `protobuf:"bytes,3,opt,name=shards,proto3" json:"shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2982,6 +2984,60 @@ func (x *ListGroupsResponse) GetNextPageToken() string {
 	return ""
 }
 
+func (x *ListGroupsResponse) GetShards() *ListedShards {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+// ListedShards names the shards whose groups a page lists. A shard that changes hands
+// is named by nobody for a while: whoever asks all coordinators sees what is missing.
+type ListedShards struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Partitions of __consumer_offsets.
+	Partitions    []int32 `protobuf:"varint,1,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListedShards) Reset() {
+	*x = ListedShards{}
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListedShards) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListedShards) ProtoMessage() {}
+
+func (x *ListedShards) ProtoReflect() protoreflect.Message {
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListedShards.ProtoReflect.Descriptor instead.
+func (*ListedShards) Descriptor() ([]byte, []int) {
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ListedShards) GetPartitions() []int32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
 // GroupSummary tells about a group in a line.
 type GroupSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2999,7 +3055,7 @@ type GroupSummary struct {
 
 func (x *GroupSummary) Reset() {
 	*x = GroupSummary{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[37]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3011,7 +3067,7 @@ func (x *GroupSummary) String() string {
 func (*GroupSummary) ProtoMessage() {}
 
 func (x *GroupSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[37]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3024,7 +3080,7 @@ func (x *GroupSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupSummary.ProtoReflect.Descriptor instead.
 func (*GroupSummary) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{37}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GroupSummary) GetGroup() string {
@@ -3066,7 +3122,7 @@ type DescribeGroupRequest struct {
 
 func (x *DescribeGroupRequest) Reset() {
 	*x = DescribeGroupRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[38]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3078,7 +3134,7 @@ func (x *DescribeGroupRequest) String() string {
 func (*DescribeGroupRequest) ProtoMessage() {}
 
 func (x *DescribeGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[38]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3091,7 +3147,7 @@ func (x *DescribeGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeGroupRequest.ProtoReflect.Descriptor instead.
 func (*DescribeGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{38}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DescribeGroupRequest) GetGroup() string {
@@ -3122,7 +3178,7 @@ type DescribeGroupResponse struct {
 
 func (x *DescribeGroupResponse) Reset() {
 	*x = DescribeGroupResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[39]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3134,7 +3190,7 @@ func (x *DescribeGroupResponse) String() string {
 func (*DescribeGroupResponse) ProtoMessage() {}
 
 func (x *DescribeGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[39]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3147,7 +3203,7 @@ func (x *DescribeGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeGroupResponse.ProtoReflect.Descriptor instead.
 func (*DescribeGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{39}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DescribeGroupResponse) GetSummary() *GroupSummary {
@@ -3219,7 +3275,7 @@ type Rebalance struct {
 
 func (x *Rebalance) Reset() {
 	*x = Rebalance{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[40]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3231,7 +3287,7 @@ func (x *Rebalance) String() string {
 func (*Rebalance) ProtoMessage() {}
 
 func (x *Rebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[40]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3244,7 +3300,7 @@ func (x *Rebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
 func (*Rebalance) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{40}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Rebalance) GetGroupEpoch() int64 {
@@ -3322,7 +3378,7 @@ type UnownedPartition struct {
 
 func (x *UnownedPartition) Reset() {
 	*x = UnownedPartition{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[41]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3334,7 +3390,7 @@ func (x *UnownedPartition) String() string {
 func (*UnownedPartition) ProtoMessage() {}
 
 func (x *UnownedPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[41]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3347,7 +3403,7 @@ func (x *UnownedPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnownedPartition.ProtoReflect.Descriptor instead.
 func (*UnownedPartition) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{41}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *UnownedPartition) GetTopicId() []byte {
@@ -3433,7 +3489,7 @@ type GroupMember struct {
 
 func (x *GroupMember) Reset() {
 	*x = GroupMember{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[42]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3445,7 +3501,7 @@ func (x *GroupMember) String() string {
 func (*GroupMember) ProtoMessage() {}
 
 func (x *GroupMember) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[42]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3458,7 +3514,7 @@ func (x *GroupMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupMember.ProtoReflect.Descriptor instead.
 func (*GroupMember) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{42}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GroupMember) GetMemberId() string {
@@ -3611,7 +3667,7 @@ type RevokingPartition struct {
 
 func (x *RevokingPartition) Reset() {
 	*x = RevokingPartition{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[43]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3623,7 +3679,7 @@ func (x *RevokingPartition) String() string {
 func (*RevokingPartition) ProtoMessage() {}
 
 func (x *RevokingPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[43]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3636,7 +3692,7 @@ func (x *RevokingPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokingPartition.ProtoReflect.Descriptor instead.
 func (*RevokingPartition) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{43}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RevokingPartition) GetTopicId() []byte {
@@ -3678,7 +3734,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[44]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3690,7 +3746,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[44]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3703,7 +3759,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{44}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -3722,7 +3778,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[45]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3734,7 +3790,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[45]
+	mi := &file_leat_coordinator_v1_group_service_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3747,7 +3803,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{45}
+	return file_leat_coordinator_v1_group_service_proto_rawDescGZIP(), []int{46}
 }
 
 var File_leat_coordinator_v1_group_service_proto protoreflect.FileDescriptor
@@ -3953,10 +4009,15 @@ const file_leat_coordinator_v1_group_service_proto_rawDesc = "" +
 	"\x11ListGroupsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"w\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xb2\x01\n" +
 	"\x12ListGroupsResponse\x129\n" +
 	"\x06groups\x18\x01 \x03(\v2!.leat.coordinator.v1.GroupSummaryR\x06groups\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x96\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
+	"\x06shards\x18\x03 \x01(\v2!.leat.coordinator.v1.ListedShardsR\x06shards\".\n" +
+	"\fListedShards\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x01 \x03(\x05R\n" +
+	"partitions\"\x96\x01\n" +
 	"\fGroupSummary\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x125\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1f.leat.coordinator.v1.GroupStateR\x05state\x12\x18\n" +
@@ -4072,7 +4133,7 @@ func file_leat_coordinator_v1_group_service_proto_rawDescGZIP() []byte {
 }
 
 var file_leat_coordinator_v1_group_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_leat_coordinator_v1_group_service_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_leat_coordinator_v1_group_service_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_leat_coordinator_v1_group_service_proto_goTypes = []any{
 	(OffsetResetPolicy)(0),        // 0: leat.coordinator.v1.OffsetResetPolicy
 	(WaitingFor)(0),               // 1: leat.coordinator.v1.WaitingFor
@@ -4114,20 +4175,21 @@ var file_leat_coordinator_v1_group_service_proto_goTypes = []any{
 	(*PartitionMove)(nil),         // 37: leat.coordinator.v1.PartitionMove
 	(*ListGroupsRequest)(nil),     // 38: leat.coordinator.v1.ListGroupsRequest
 	(*ListGroupsResponse)(nil),    // 39: leat.coordinator.v1.ListGroupsResponse
-	(*GroupSummary)(nil),          // 40: leat.coordinator.v1.GroupSummary
-	(*DescribeGroupRequest)(nil),  // 41: leat.coordinator.v1.DescribeGroupRequest
-	(*DescribeGroupResponse)(nil), // 42: leat.coordinator.v1.DescribeGroupResponse
-	(*Rebalance)(nil),             // 43: leat.coordinator.v1.Rebalance
-	(*UnownedPartition)(nil),      // 44: leat.coordinator.v1.UnownedPartition
-	(*GroupMember)(nil),           // 45: leat.coordinator.v1.GroupMember
-	(*RevokingPartition)(nil),     // 46: leat.coordinator.v1.RevokingPartition
-	(*DeleteGroupRequest)(nil),    // 47: leat.coordinator.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),   // 48: leat.coordinator.v1.DeleteGroupResponse
-	(*durationpb.Duration)(nil),   // 49: google.protobuf.Duration
-	(*v1.Handshake)(nil),          // 50: leat.type.v1.Handshake
-	(*v1.Process)(nil),            // 51: leat.type.v1.Process
-	(*v1.Error)(nil),              // 52: leat.type.v1.Error
-	(*timestamppb.Timestamp)(nil), // 53: google.protobuf.Timestamp
+	(*ListedShards)(nil),          // 40: leat.coordinator.v1.ListedShards
+	(*GroupSummary)(nil),          // 41: leat.coordinator.v1.GroupSummary
+	(*DescribeGroupRequest)(nil),  // 42: leat.coordinator.v1.DescribeGroupRequest
+	(*DescribeGroupResponse)(nil), // 43: leat.coordinator.v1.DescribeGroupResponse
+	(*Rebalance)(nil),             // 44: leat.coordinator.v1.Rebalance
+	(*UnownedPartition)(nil),      // 45: leat.coordinator.v1.UnownedPartition
+	(*GroupMember)(nil),           // 46: leat.coordinator.v1.GroupMember
+	(*RevokingPartition)(nil),     // 47: leat.coordinator.v1.RevokingPartition
+	(*DeleteGroupRequest)(nil),    // 48: leat.coordinator.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),   // 49: leat.coordinator.v1.DeleteGroupResponse
+	(*durationpb.Duration)(nil),   // 50: google.protobuf.Duration
+	(*v1.Handshake)(nil),          // 51: leat.type.v1.Handshake
+	(*v1.Process)(nil),            // 52: leat.type.v1.Process
+	(*v1.Error)(nil),              // 53: leat.type.v1.Error
+	(*timestamppb.Timestamp)(nil), // 54: google.protobuf.Timestamp
 }
 var file_leat_coordinator_v1_group_service_proto_depIdxs = []int32{
 	4,  // 0: leat.coordinator.v1.JoinRequest.initial:type_name -> leat.coordinator.v1.JoinInitial
@@ -4138,18 +4200,18 @@ var file_leat_coordinator_v1_group_service_proto_depIdxs = []int32{
 	12, // 5: leat.coordinator.v1.JoinRequest.revoking:type_name -> leat.coordinator.v1.MemberRevoking
 	13, // 6: leat.coordinator.v1.JoinRequest.leave:type_name -> leat.coordinator.v1.MemberLeave
 	14, // 7: leat.coordinator.v1.JoinRequest.detach:type_name -> leat.coordinator.v1.MemberDetach
-	49, // 8: leat.coordinator.v1.JoinRequest.silence:type_name -> google.protobuf.Duration
-	50, // 9: leat.coordinator.v1.JoinInitial.handshake:type_name -> leat.type.v1.Handshake
-	49, // 10: leat.coordinator.v1.MemberOpen.session_timeout:type_name -> google.protobuf.Duration
-	49, // 11: leat.coordinator.v1.MemberOpen.rebalance_timeout:type_name -> google.protobuf.Duration
+	50, // 8: leat.coordinator.v1.JoinRequest.silence:type_name -> google.protobuf.Duration
+	51, // 9: leat.coordinator.v1.JoinInitial.handshake:type_name -> leat.type.v1.Handshake
+	50, // 10: leat.coordinator.v1.MemberOpen.session_timeout:type_name -> google.protobuf.Duration
+	50, // 11: leat.coordinator.v1.MemberOpen.rebalance_timeout:type_name -> google.protobuf.Duration
 	6,  // 12: leat.coordinator.v1.MemberOpen.owned:type_name -> leat.coordinator.v1.OwnedPartition
 	0,  // 13: leat.coordinator.v1.MemberOpen.reset_policy:type_name -> leat.coordinator.v1.OffsetResetPolicy
-	49, // 14: leat.coordinator.v1.MemberOpen.reset_by_duration:type_name -> google.protobuf.Duration
-	49, // 15: leat.coordinator.v1.MemberOpen.max_processing:type_name -> google.protobuf.Duration
+	50, // 14: leat.coordinator.v1.MemberOpen.reset_by_duration:type_name -> google.protobuf.Duration
+	50, // 15: leat.coordinator.v1.MemberOpen.max_processing:type_name -> google.protobuf.Duration
 	6,  // 16: leat.coordinator.v1.AssignmentAck.owned:type_name -> leat.coordinator.v1.OwnedPartition
 	9,  // 17: leat.coordinator.v1.MemberCommit.offsets:type_name -> leat.coordinator.v1.OffsetCommit
 	11, // 18: leat.coordinator.v1.MemberPing.progress:type_name -> leat.coordinator.v1.MemberProgress
-	49, // 19: leat.coordinator.v1.MemberProgress.oldest_unprocessed_age:type_name -> google.protobuf.Duration
+	50, // 19: leat.coordinator.v1.MemberProgress.oldest_unprocessed_age:type_name -> google.protobuf.Duration
 	1,  // 20: leat.coordinator.v1.MemberProgress.waiting_for:type_name -> leat.coordinator.v1.WaitingFor
 	6,  // 21: leat.coordinator.v1.MemberRevoking.partitions:type_name -> leat.coordinator.v1.OwnedPartition
 	16, // 22: leat.coordinator.v1.JoinResponse.initial:type_name -> leat.coordinator.v1.JoinInitialResponse
@@ -4159,72 +4221,73 @@ var file_leat_coordinator_v1_group_service_proto_depIdxs = []int32{
 	22, // 26: leat.coordinator.v1.JoinResponse.pong:type_name -> leat.coordinator.v1.MemberPong
 	23, // 27: leat.coordinator.v1.JoinResponse.fenced:type_name -> leat.coordinator.v1.MemberFenced
 	24, // 28: leat.coordinator.v1.JoinResponse.left:type_name -> leat.coordinator.v1.MemberLeft
-	50, // 29: leat.coordinator.v1.JoinInitialResponse.handshake:type_name -> leat.type.v1.Handshake
-	51, // 30: leat.coordinator.v1.JoinInitialResponse.coordinator:type_name -> leat.type.v1.Process
-	49, // 31: leat.coordinator.v1.MemberOpened.ping_interval:type_name -> google.protobuf.Duration
-	49, // 32: leat.coordinator.v1.MemberOpened.session_timeout:type_name -> google.protobuf.Duration
+	51, // 29: leat.coordinator.v1.JoinInitialResponse.handshake:type_name -> leat.type.v1.Handshake
+	52, // 30: leat.coordinator.v1.JoinInitialResponse.coordinator:type_name -> leat.type.v1.Process
+	50, // 31: leat.coordinator.v1.MemberOpened.ping_interval:type_name -> google.protobuf.Duration
+	50, // 32: leat.coordinator.v1.MemberOpened.session_timeout:type_name -> google.protobuf.Duration
 	19, // 33: leat.coordinator.v1.Assignment.partitions:type_name -> leat.coordinator.v1.AssignedPartition
-	49, // 34: leat.coordinator.v1.Assignment.revocation_timeout:type_name -> google.protobuf.Duration
-	52, // 35: leat.coordinator.v1.CommitResult.error:type_name -> leat.type.v1.Error
+	50, // 34: leat.coordinator.v1.Assignment.revocation_timeout:type_name -> google.protobuf.Duration
+	53, // 35: leat.coordinator.v1.CommitResult.error:type_name -> leat.type.v1.Error
 	21, // 36: leat.coordinator.v1.CommitResult.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
-	52, // 37: leat.coordinator.v1.PartitionCommitError.error:type_name -> leat.type.v1.Error
-	52, // 38: leat.coordinator.v1.MemberFenced.error:type_name -> leat.type.v1.Error
+	53, // 37: leat.coordinator.v1.PartitionCommitError.error:type_name -> leat.type.v1.Error
+	53, // 38: leat.coordinator.v1.MemberFenced.error:type_name -> leat.type.v1.Error
 	26, // 39: leat.coordinator.v1.FetchOffsetsRequest.partitions:type_name -> leat.coordinator.v1.GroupPartition
 	28, // 40: leat.coordinator.v1.FetchOffsetsResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
-	53, // 41: leat.coordinator.v1.CommittedOffset.committed_at:type_name -> google.protobuf.Timestamp
+	54, // 41: leat.coordinator.v1.CommittedOffset.committed_at:type_name -> google.protobuf.Timestamp
 	9,  // 42: leat.coordinator.v1.CommitOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
 	21, // 43: leat.coordinator.v1.CommitOffsetsResponse.partition_errors:type_name -> leat.coordinator.v1.PartitionCommitError
 	9,  // 44: leat.coordinator.v1.ResetOffsetsRequest.offsets:type_name -> leat.coordinator.v1.OffsetCommit
-	49, // 45: leat.coordinator.v1.ResetOffsetsRequest.revocation_timeout:type_name -> google.protobuf.Duration
+	50, // 45: leat.coordinator.v1.ResetOffsetsRequest.revocation_timeout:type_name -> google.protobuf.Duration
 	33, // 46: leat.coordinator.v1.ResetOffsetsResponse.offsets:type_name -> leat.coordinator.v1.ResetOffset
-	52, // 47: leat.coordinator.v1.ResetOffset.error:type_name -> leat.type.v1.Error
+	53, // 47: leat.coordinator.v1.ResetOffset.error:type_name -> leat.type.v1.Error
 	36, // 48: leat.coordinator.v1.SimulateGroupResponse.members:type_name -> leat.coordinator.v1.SimulatedMember
 	37, // 49: leat.coordinator.v1.SimulateGroupResponse.moves:type_name -> leat.coordinator.v1.PartitionMove
 	26, // 50: leat.coordinator.v1.SimulatedMember.partitions:type_name -> leat.coordinator.v1.GroupPartition
-	40, // 51: leat.coordinator.v1.ListGroupsResponse.groups:type_name -> leat.coordinator.v1.GroupSummary
-	2,  // 52: leat.coordinator.v1.GroupSummary.state:type_name -> leat.coordinator.v1.GroupState
-	40, // 53: leat.coordinator.v1.DescribeGroupResponse.summary:type_name -> leat.coordinator.v1.GroupSummary
-	45, // 54: leat.coordinator.v1.DescribeGroupResponse.members:type_name -> leat.coordinator.v1.GroupMember
-	28, // 55: leat.coordinator.v1.DescribeGroupResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
-	43, // 56: leat.coordinator.v1.DescribeGroupResponse.rebalances:type_name -> leat.coordinator.v1.Rebalance
-	44, // 57: leat.coordinator.v1.DescribeGroupResponse.unowned:type_name -> leat.coordinator.v1.UnownedPartition
-	53, // 58: leat.coordinator.v1.Rebalance.started_at:type_name -> google.protobuf.Timestamp
-	37, // 59: leat.coordinator.v1.Rebalance.moves:type_name -> leat.coordinator.v1.PartitionMove
-	53, // 60: leat.coordinator.v1.Rebalance.finished_at:type_name -> google.protobuf.Timestamp
-	49, // 61: leat.coordinator.v1.Rebalance.longest_unowned:type_name -> google.protobuf.Duration
-	49, // 62: leat.coordinator.v1.Rebalance.total_unowned:type_name -> google.protobuf.Duration
-	49, // 63: leat.coordinator.v1.UnownedPartition.since:type_name -> google.protobuf.Duration
-	6,  // 64: leat.coordinator.v1.GroupMember.owned:type_name -> leat.coordinator.v1.OwnedPartition
-	6,  // 65: leat.coordinator.v1.GroupMember.target:type_name -> leat.coordinator.v1.OwnedPartition
-	49, // 66: leat.coordinator.v1.GroupMember.session_timeout:type_name -> google.protobuf.Duration
-	49, // 67: leat.coordinator.v1.GroupMember.rebalance_timeout:type_name -> google.protobuf.Duration
-	49, // 68: leat.coordinator.v1.GroupMember.max_processing:type_name -> google.protobuf.Duration
-	49, // 69: leat.coordinator.v1.GroupMember.last_sign:type_name -> google.protobuf.Duration
-	11, // 70: leat.coordinator.v1.GroupMember.progress:type_name -> leat.coordinator.v1.MemberProgress
-	46, // 71: leat.coordinator.v1.GroupMember.revoking:type_name -> leat.coordinator.v1.RevokingPartition
-	26, // 72: leat.coordinator.v1.GroupMember.stuck:type_name -> leat.coordinator.v1.GroupPartition
-	49, // 73: leat.coordinator.v1.RevokingPartition.remaining:type_name -> google.protobuf.Duration
-	3,  // 74: leat.coordinator.v1.GroupService.Join:input_type -> leat.coordinator.v1.JoinRequest
-	25, // 75: leat.coordinator.v1.GroupService.FetchOffsets:input_type -> leat.coordinator.v1.FetchOffsetsRequest
-	29, // 76: leat.coordinator.v1.GroupService.CommitOffsets:input_type -> leat.coordinator.v1.CommitOffsetsRequest
-	31, // 77: leat.coordinator.v1.GroupService.ResetOffsets:input_type -> leat.coordinator.v1.ResetOffsetsRequest
-	34, // 78: leat.coordinator.v1.GroupService.SimulateGroup:input_type -> leat.coordinator.v1.SimulateGroupRequest
-	38, // 79: leat.coordinator.v1.GroupService.ListGroups:input_type -> leat.coordinator.v1.ListGroupsRequest
-	41, // 80: leat.coordinator.v1.GroupService.DescribeGroup:input_type -> leat.coordinator.v1.DescribeGroupRequest
-	47, // 81: leat.coordinator.v1.GroupService.DeleteGroup:input_type -> leat.coordinator.v1.DeleteGroupRequest
-	15, // 82: leat.coordinator.v1.GroupService.Join:output_type -> leat.coordinator.v1.JoinResponse
-	27, // 83: leat.coordinator.v1.GroupService.FetchOffsets:output_type -> leat.coordinator.v1.FetchOffsetsResponse
-	30, // 84: leat.coordinator.v1.GroupService.CommitOffsets:output_type -> leat.coordinator.v1.CommitOffsetsResponse
-	32, // 85: leat.coordinator.v1.GroupService.ResetOffsets:output_type -> leat.coordinator.v1.ResetOffsetsResponse
-	35, // 86: leat.coordinator.v1.GroupService.SimulateGroup:output_type -> leat.coordinator.v1.SimulateGroupResponse
-	39, // 87: leat.coordinator.v1.GroupService.ListGroups:output_type -> leat.coordinator.v1.ListGroupsResponse
-	42, // 88: leat.coordinator.v1.GroupService.DescribeGroup:output_type -> leat.coordinator.v1.DescribeGroupResponse
-	48, // 89: leat.coordinator.v1.GroupService.DeleteGroup:output_type -> leat.coordinator.v1.DeleteGroupResponse
-	82, // [82:90] is the sub-list for method output_type
-	74, // [74:82] is the sub-list for method input_type
-	74, // [74:74] is the sub-list for extension type_name
-	74, // [74:74] is the sub-list for extension extendee
-	0,  // [0:74] is the sub-list for field type_name
+	41, // 51: leat.coordinator.v1.ListGroupsResponse.groups:type_name -> leat.coordinator.v1.GroupSummary
+	40, // 52: leat.coordinator.v1.ListGroupsResponse.shards:type_name -> leat.coordinator.v1.ListedShards
+	2,  // 53: leat.coordinator.v1.GroupSummary.state:type_name -> leat.coordinator.v1.GroupState
+	41, // 54: leat.coordinator.v1.DescribeGroupResponse.summary:type_name -> leat.coordinator.v1.GroupSummary
+	46, // 55: leat.coordinator.v1.DescribeGroupResponse.members:type_name -> leat.coordinator.v1.GroupMember
+	28, // 56: leat.coordinator.v1.DescribeGroupResponse.offsets:type_name -> leat.coordinator.v1.CommittedOffset
+	44, // 57: leat.coordinator.v1.DescribeGroupResponse.rebalances:type_name -> leat.coordinator.v1.Rebalance
+	45, // 58: leat.coordinator.v1.DescribeGroupResponse.unowned:type_name -> leat.coordinator.v1.UnownedPartition
+	54, // 59: leat.coordinator.v1.Rebalance.started_at:type_name -> google.protobuf.Timestamp
+	37, // 60: leat.coordinator.v1.Rebalance.moves:type_name -> leat.coordinator.v1.PartitionMove
+	54, // 61: leat.coordinator.v1.Rebalance.finished_at:type_name -> google.protobuf.Timestamp
+	50, // 62: leat.coordinator.v1.Rebalance.longest_unowned:type_name -> google.protobuf.Duration
+	50, // 63: leat.coordinator.v1.Rebalance.total_unowned:type_name -> google.protobuf.Duration
+	50, // 64: leat.coordinator.v1.UnownedPartition.since:type_name -> google.protobuf.Duration
+	6,  // 65: leat.coordinator.v1.GroupMember.owned:type_name -> leat.coordinator.v1.OwnedPartition
+	6,  // 66: leat.coordinator.v1.GroupMember.target:type_name -> leat.coordinator.v1.OwnedPartition
+	50, // 67: leat.coordinator.v1.GroupMember.session_timeout:type_name -> google.protobuf.Duration
+	50, // 68: leat.coordinator.v1.GroupMember.rebalance_timeout:type_name -> google.protobuf.Duration
+	50, // 69: leat.coordinator.v1.GroupMember.max_processing:type_name -> google.protobuf.Duration
+	50, // 70: leat.coordinator.v1.GroupMember.last_sign:type_name -> google.protobuf.Duration
+	11, // 71: leat.coordinator.v1.GroupMember.progress:type_name -> leat.coordinator.v1.MemberProgress
+	47, // 72: leat.coordinator.v1.GroupMember.revoking:type_name -> leat.coordinator.v1.RevokingPartition
+	26, // 73: leat.coordinator.v1.GroupMember.stuck:type_name -> leat.coordinator.v1.GroupPartition
+	50, // 74: leat.coordinator.v1.RevokingPartition.remaining:type_name -> google.protobuf.Duration
+	3,  // 75: leat.coordinator.v1.GroupService.Join:input_type -> leat.coordinator.v1.JoinRequest
+	25, // 76: leat.coordinator.v1.GroupService.FetchOffsets:input_type -> leat.coordinator.v1.FetchOffsetsRequest
+	29, // 77: leat.coordinator.v1.GroupService.CommitOffsets:input_type -> leat.coordinator.v1.CommitOffsetsRequest
+	31, // 78: leat.coordinator.v1.GroupService.ResetOffsets:input_type -> leat.coordinator.v1.ResetOffsetsRequest
+	34, // 79: leat.coordinator.v1.GroupService.SimulateGroup:input_type -> leat.coordinator.v1.SimulateGroupRequest
+	38, // 80: leat.coordinator.v1.GroupService.ListGroups:input_type -> leat.coordinator.v1.ListGroupsRequest
+	42, // 81: leat.coordinator.v1.GroupService.DescribeGroup:input_type -> leat.coordinator.v1.DescribeGroupRequest
+	48, // 82: leat.coordinator.v1.GroupService.DeleteGroup:input_type -> leat.coordinator.v1.DeleteGroupRequest
+	15, // 83: leat.coordinator.v1.GroupService.Join:output_type -> leat.coordinator.v1.JoinResponse
+	27, // 84: leat.coordinator.v1.GroupService.FetchOffsets:output_type -> leat.coordinator.v1.FetchOffsetsResponse
+	30, // 85: leat.coordinator.v1.GroupService.CommitOffsets:output_type -> leat.coordinator.v1.CommitOffsetsResponse
+	32, // 86: leat.coordinator.v1.GroupService.ResetOffsets:output_type -> leat.coordinator.v1.ResetOffsetsResponse
+	35, // 87: leat.coordinator.v1.GroupService.SimulateGroup:output_type -> leat.coordinator.v1.SimulateGroupResponse
+	39, // 88: leat.coordinator.v1.GroupService.ListGroups:output_type -> leat.coordinator.v1.ListGroupsResponse
+	43, // 89: leat.coordinator.v1.GroupService.DescribeGroup:output_type -> leat.coordinator.v1.DescribeGroupResponse
+	49, // 90: leat.coordinator.v1.GroupService.DeleteGroup:output_type -> leat.coordinator.v1.DeleteGroupResponse
+	83, // [83:91] is the sub-list for method output_type
+	75, // [75:83] is the sub-list for method input_type
+	75, // [75:75] is the sub-list for extension type_name
+	75, // [75:75] is the sub-list for extension extendee
+	0,  // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_leat_coordinator_v1_group_service_proto_init() }
@@ -4257,7 +4320,7 @@ func file_leat_coordinator_v1_group_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leat_coordinator_v1_group_service_proto_rawDesc), len(file_leat_coordinator_v1_group_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
