@@ -33,11 +33,13 @@ func newDirect(t *testing.T, r *rig.Rig, coordinator string) *direct {
 	}
 	t.Cleanup(func() { conn.Close() })
 	d := &direct{t: t, service: coordinatorv1.NewGroupServiceClient(conn), said: map[string]int{}}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	if _, err := d.service.ListGroups(ctx, &coordinatorv1.ListGroupsRequest{}); err != nil { // it connects
-		t.Fatalf("ask %s: %v", coordinator, err)
-	}
+	// It connects, and what the coordinator owns by now is loaded.
+	mesh.Eventually(t, limit, coordinator+" has loaded its shards", func() (bool, string) {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		_, err := d.service.ListGroups(ctx, &coordinatorv1.ListGroupsRequest{})
+		return err == nil, fmt.Sprint(err)
+	})
 	return d
 }
 
