@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
 
@@ -28,6 +29,9 @@ const (
 	patience = 30 * time.Second
 	broker   = controllerv1.ServiceKind_SERVICE_KIND_BROKER
 	prefix   = "/leat"
+	// steady is a lease that outlives a machine that stands still for a while, and is
+	// renewed often enough for a test to see that one was lost.
+	steady = 6 * time.Second
 )
 
 func eventually(t *testing.T, what string, check func() bool) {
@@ -86,7 +90,7 @@ func listen(t *testing.T, kind controllerv1.ServiceKind, id int32, incarnation u
 func registrarConfig(client *clientv3.Client, incarnation uint64, addr string) RegistrarConfig {
 	return RegistrarConfig{
 		Client: client, Keys: NewKeys(prefix), Kind: broker, Process: &typev1.Process{Id: 1, Incarnation: incarnation},
-		Address: addr, TTL: time.Second, Prober: NewProber(rpc.DialConfig{}), Logger: slog.New(slog.DiscardHandler),
+		Address: addr, TTL: steady, Prober: NewProber(rpc.DialConfig{}), Logger: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -117,13 +121,24 @@ func leave(t *testing.T, c *clientv3.Client, incarnation uint64, addr string, tt
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := c.Grant(t.Context(), ttl)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Put(t.Context(), NewKeys(prefix).Registration(broker, 1), string(value), clientv3.WithLease(l.ID)); err != nil {
-		t.Fatal(err)
-	}
+	putLeased(t, c, NewKeys(prefix).Registration(broker, 1), string(value), ttl)
+}
+
+// putLeased puts a key under a lease of some seconds that nobody renews. A lease that
+// has run out before it was used is taken again.
+func putLeased(t *testing.T, c *clientv3.Client, key, value string, ttl int64) {
+	t.Helper()
+	eventually(t, key+" is there under a lease", func() bool {
+		l, err := c.Grant(t.Context(), ttl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Put(t.Context(), key, value, clientv3.WithLease(l.ID))
+		if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 func holder(t *testing.T, c *clientv3.Client) uint64 {
@@ -238,6 +253,7 @@ func TestUnhealthyProcessLetsItsLeaseRunOut(t *testing.T) {
 	addr, _ := listen(t, broker, 1, 11)
 	var sick atomic.Bool
 	cfg := registrarConfig(c, 11, addr)
+	cfg.TTL = time.Second // the test waits for it to run out
 	cfg.Healthy = func() bool { return !sick.Load() }
 	r := NewRegistrar(cfg)
 	run(t, r.Run)
