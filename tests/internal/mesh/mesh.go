@@ -166,9 +166,25 @@ func (m *Mesh) Up() {
 		_ = cmd.Wait()
 		close(done)
 	}(m.dev, m.devDone)
+	m.awaitServices()
 	if r := m.Leat("cluster", "wait", "--timeout", "60s"); r.Code != 0 {
 		m.t.Fatalf("the mesh is not ready: %s\nleat dev said:\n%s", r, m.output)
 	}
+}
+
+// awaitServices waits until `leat dev` says that every service of the mesh is up.
+// `leat cluster wait` knows nothing of one that has not got as far as to register.
+func (m *Mesh) awaitServices() {
+	m.t.Helper()
+	Eventually(m.t, 2*time.Minute, "leat dev has started everything", func() (bool, string) {
+		said := m.output.String()
+		select {
+		case <-m.devDone:
+			m.t.Fatalf("leat dev ended while it was starting; it said:\n%s", said)
+		default:
+		}
+		return strings.Contains(said, "\nready: "), said
+	})
 }
 
 // Output is what `leat dev` has printed so far.

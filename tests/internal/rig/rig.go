@@ -370,9 +370,16 @@ func (r *Rig) Metrics(ctx context.Context, name string) string {
 	return httpText(ctx, "http://"+r.spec(name).Settings["ops.listen"]+"/metrics")
 }
 
-// WaitReady waits until `leat cluster wait` says that the mesh is ready.
+// WaitReady waits until every process that runs says that it is ready, and `leat
+// cluster wait` that the mesh is: that alone knows nothing of a process that has not
+// got as far as to register.
 func (r *Rig) WaitReady(limit time.Duration) {
 	r.t.Helper()
+	for _, name := range r.Names() {
+		if r.Running(name) {
+			r.AwaitUp(name, limit)
+		}
+	}
 	if res := r.Leat("cluster", "wait", "--timeout", limit.String()); res.Code != 0 {
 		r.t.Fatalf("the mesh is not ready: %s", res)
 	}
@@ -389,7 +396,7 @@ func (r *Rig) close() {
 					_ = life.Resume()
 					if r.t.Failed() || kind == Etcd {
 						life.Kill()
-					} else if err := life.Terminate(30 * time.Second); err != nil {
+					} else if err := life.Terminate(time.Minute); err != nil {
 						r.t.Errorf("%s did not stop in order: %v", name, err)
 					}
 				})
