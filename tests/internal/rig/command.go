@@ -235,20 +235,25 @@ func (r *Rig) ControllerLeader() string {
 	return leader
 }
 
-// Followers lists the brokers that hold a partition and do not lead it.
+// Followers waits until a partition has a leader that runs, and lists the other brokers
+// that hold it.
 func (r *Rig) Followers(topic string, partition int) []string {
 	r.t.Helper()
-	leader := r.Leader(topic, partition)
-	all, err := r.Partitions(topic)
-	if err != nil {
-		r.t.Fatal(err)
-	}
 	var names []string
-	for _, id := range all[partition].Replicas {
-		if name := brokerName(id); name != leader {
-			names = append(names, name)
+	mesh.Eventually(r.t, time.Minute, fmt.Sprintf("the followers of %s/%d", topic, partition), func() (bool, string) {
+		all, err := r.Partitions(topic)
+		if err != nil || partition >= len(all) {
+			return false, fmt.Sprint(err)
 		}
-	}
+		leader := brokerName(all[partition].Leader)
+		names = nil
+		for _, id := range all[partition].Replicas {
+			if name := brokerName(id); name != leader {
+				names = append(names, name)
+			}
+		}
+		return leader != "" && r.Running(leader), fmt.Sprintf("%+v", all[partition])
+	})
 	return names
 }
 
