@@ -137,7 +137,7 @@ func (r *rig) config() Config {
 	cfg.Listen = "127.0.0.1:0"
 	cfg.EtcdEndpoints = r.endpoints
 	cfg.ControllerAddresses = []string{r.controller.Addr().String()}
-	cfg.ShutdownTimeout = 4 * time.Second
+	cfg.ShutdownTimeout = 2 * patience // of which streams get a half
 	return cfg
 }
 

@@ -75,12 +75,15 @@ func TestCreateTopicWaitsForLeaders(t *testing.T) {
 func TestCreateTopicWithoutLeaders(t *testing.T) {
 	r := newRig(t, func(l *Limits, _ *fakeMesh, _ *Config) { l.AdminTimeout = 300 * time.Millisecond })
 	r.controller.create = func(*controllerv1.CreateTopicsRequest) (*controllerv1.CreateTopicsResponse, error) {
+		at := r.controller.change(&controllerv1.MetadataChanges{
+			Topics:     []*controllerv1.Topic{{TopicId: topicB[:], Name: "b", Partitions: 1}},
+			Partitions: []*controllerv1.Partition{{TopicId: topicB[:], Replicas: []int32{1}}},
+		})
+		// A gateway that has not seen it yet when its time is up says that instead.
+		eventually(t, "the topic is seen", func() bool { return r.cfg.Images.Image().TopicByName("b") != nil })
 		return &controllerv1.CreateTopicsResponse{
-			Position: r.controller.change(&controllerv1.MetadataChanges{
-				Topics:     []*controllerv1.Topic{{TopicId: topicB[:], Name: "b", Partitions: 1}},
-				Partitions: []*controllerv1.Partition{{TopicId: topicB[:], Replicas: []int32{1}}},
-			}),
-			Results: []*controllerv1.TopicResult{{Name: "b", TopicId: topicB[:], Partitions: 1}},
+			Position: at,
+			Results:  []*controllerv1.TopicResult{{Name: "b", TopicId: topicB[:], Partitions: 1}},
 		}, nil
 	}
 	_, err := r.admin.CreateTopic(context.Background(), &gatewayv1.CreateTopicRequest{Topic: "b"})

@@ -127,7 +127,7 @@ func testLimits() Limits {
 			ChunkBytes: 64 << 10, MaxMessageBytes: 16 << 20,
 		},
 		MaxProduceStreams: 100, MaxConsumeStreams: 100, MaxProduceBytes: 16 << 20, MaxProducers: 4, BatchBytes: 64 << 10,
-		FetchBytes: 1 << 20, MaxResponseBytes: 256 << 10, MaxDecodedBytes: 16 << 20, AdminTimeout: 5 * time.Second, MarksTimeout: time.Second, PingAfter: time.Second,
+		FetchBytes: 1 << 20, MaxResponseBytes: 256 << 10, MaxDecodedBytes: 16 << 20, AdminTimeout: patience, MarksTimeout: time.Second, PingAfter: time.Second,
 	}
 }
 
