@@ -207,7 +207,11 @@ func TestFailures(t *testing.T) {
 		"stuck":    "broker: did not stop within",
 	} {
 		t.Run(mode, func(t *testing.T) {
-			s := start(t, anyPort, "--fake.mode="+mode, "--shutdown.timeout=10ms")
+			timeout := 10 * time.Second
+			if mode == "stuck" {
+				timeout = 10 * time.Millisecond // the one that uses it up
+			}
+			s := start(t, anyPort, "--fake.mode="+mode, "--shutdown.timeout="+timeout.String())
 			if mode == "stuck" || mode == "bad stop" {
 				s.waitLog(t, "msg=ready")
 				s.signals <- syscall.SIGTERM
