@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leat-io/leat/cmd/leat/internal/exit"
@@ -22,14 +23,19 @@ func deadPid(t *testing.T) int {
 }
 
 // TestStartWhileTheKilledDie: what the processes of a killed mesh held, locks and
-// ports, is free only some moments after the kill; a new start waits for that.
+// ports, is free only some moments after the kill; a new start waits for that. The time
+// of the test is its own: it does not depend on how soon this machine lets go.
 func TestStartWhileTheKilledDie(t *testing.T) {
-	dir := t.TempDir()
+	dir, dead, base := t.TempDir(), deadPid(t), freePorts(t)
+	synctest.Test(t, func(t *testing.T) { startWhileTheKilledDie(t, dir, dead, base) })
+}
+
+func startWhileTheKilledDie(t *testing.T, dir string, dead, portBase int) {
 	f, die, err := takeFolder(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := writeWhole(f.pid("dev"), fmt.Sprintln(deadPid(t))); err != nil {
+	if err := writeWhole(f.pid("dev"), fmt.Sprintln(dead)); err != nil {
 		t.Fatal(err)
 	}
 	time.AfterFunc(100*time.Millisecond, func() { _ = die() })
@@ -40,7 +46,7 @@ func TestStartWhileTheKilledDie(t *testing.T) {
 	defer func() { _ = release() }()
 
 	o := defaults()
-	o.PortBase = freePorts(t)
+	o.PortBase = portBase
 	p, err := newPlan(&o, f, serviceKinds())
 	if err != nil {
 		t.Fatal(err)
