@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	gatewayv1 "github.com/leat-io/leat/gen/go/leat/gateway/v1"
 	"github.com/leat-io/leat/libs/rpc"
@@ -30,7 +29,7 @@ func TestInProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		admin := gatewayv1.NewAdminServiceClient(conn)
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		if life == 0 {
 			if _, err := admin.CreateTopic(ctx, &gatewayv1.CreateTopicRequest{Topic: "t"}); err != nil {
 				t.Error(err)
@@ -41,9 +40,14 @@ func TestInProcess(t *testing.T) {
 				}
 			}
 		}
-		topics, err := admin.ListTopics(ctx, &gatewayv1.ListTopicsRequest{})
-		if err != nil || len(topics.GetTopics()) != 1 || topics.GetTopics()[0].GetName() != "t" {
-			t.Errorf("life %d: topics %v, %v", life, topics, err)
+		// The connection may not have noticed yet that its gateway was restarted.
+		var topics *gatewayv1.ListTopicsResponse
+		eventually(t, "an answer of the gateway", func() bool {
+			topics, err = admin.ListTopics(ctx, &gatewayv1.ListTopicsRequest{})
+			return err == nil
+		})
+		if len(topics.GetTopics()) != 1 || topics.GetTopics()[0].GetName() != "t" {
+			t.Errorf("life %d: topics %v", life, topics)
 		}
 		cancel()
 		conn.Close()

@@ -38,9 +38,13 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
+// patience is for what takes seconds here, and much longer on a machine that is busy
+// with other things.
+const patience = 3 * time.Minute
+
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
+	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -53,21 +57,30 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// freePorts is a base from which no port of a mesh is taken.
+// freePorts is a base from which no port of a mesh is taken. It lies below the ports
+// that systems give to outgoing connections: those of a mesh that starts could take
+// what its own later services are to listen on. Until the test ends the last port of
+// the block, which no small mesh needs, keeps other tests from finding it too.
 func freePorts(t *testing.T) int {
 	t.Helper()
-	for range 100 {
-		base := 32000 + rand.IntN(100)*portsInAll
+	for range 1000 {
+		base := 10000 + rand.IntN(100)*portsInAll
+		reserved, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(base+portsInAll-1)))
+		if err != nil {
+			continue
+		}
 		free := true
-		for p := base; p < base+portsInAll && free; p++ {
+		for p := base; p < base+portsInAll-1 && free; p++ {
 			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
 			if free = err == nil; free {
 				l.Close()
 			}
 		}
 		if free {
+			t.Cleanup(func() { reserved.Close() })
 			return base
 		}
+		reserved.Close()
 	}
 	t.Fatal("found no free block of ports")
 	return 0
@@ -99,7 +112,7 @@ func startMesh(t *testing.T, o Options) *mesh {
 		cancel()
 		select {
 		case <-m.done:
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			t.Error("Run does not end")
 		}
 	})
@@ -127,7 +140,7 @@ func (m *mesh) stop() error {
 	case err := <-m.done:
 		m.done <- err
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		m.t.Fatalf("Run does not end; it said:\n%s", m.out.String())
 		return nil
 	}
