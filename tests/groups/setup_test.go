@@ -10,6 +10,7 @@ import (
 
 	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	"github.com/leat-io/leat/libs/client"
+	"github.com/leat-io/leat/tests/internal/mesh"
 	"github.com/leat-io/leat/tests/internal/rig"
 	"github.com/leat-io/leat/tests/internal/scale"
 )
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 func lasting(d time.Duration) { <-time.After(d) }
 
 // limit is how long what must come may take on a machine that is busy.
-const limit = time.Minute
+const limit = 2 * time.Minute
 
 // leaseTTL is the lease of every service, for short forms.
 const leaseTTL = 2 * time.Second
@@ -80,9 +81,13 @@ func bootstrap(r *rig.Rig) []string {
 }
 
 // newClient is a client of the mesh; it is closed when the test ends.
-func newClient(t *testing.T, r *rig.Rig, id string) *client.Client {
+func newClient(t *testing.T, r *rig.Rig, id string, change ...func(*client.Config)) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Config{Bootstrap: bootstrap(r), ClientID: id, MetadataMaxAge: 2 * time.Second})
+	cfg := client.Config{Bootstrap: bootstrap(r), ClientID: id, MetadataMaxAge: 2 * time.Second}
+	for _, f := range change {
+		f(&cfg)
+	}
+	c, err := client.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,13 +107,15 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// lookUp finds a topic.
+// lookUp finds a topic. Whom the client asks may be a moment behind its creation.
 func lookUp(t *testing.T, c *client.Client, name string) *client.Topic {
 	t.Helper()
-	found, err := c.Metadata().Topic(within(t, limit), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var found *client.Topic
+	mesh.Eventually(t, limit, "topic "+name+" is known", func() (ok bool, state string) {
+		var err error
+		found, err = c.Metadata().Topic(within(t, limit), name)
+		return err == nil, fmt.Sprint(err)
+	})
 	return found
 }
 

@@ -38,7 +38,11 @@ func newShardful(t *testing.T, r *rig.Rig, groups, partitions int) *shardful {
 	topic(t, r, "committed", partitions)
 	s := &shardful{t: t, client: newClient(t, r, "large"), partitions: partitions}
 	s.topic = lookUp(t, s.client, "committed")
-	first := groupsOf(t, s.client, "coordinator-1", 1)[0] // it has the shards made
+	first := groupsOf(t, r, s.client, "coordinator-1", 1)[0] // it has the shards made
+	mesh.Eventually(t, limit, "the shard takes commits for the topic", func() (bool, string) {
+		err := commit(within(t, limit), s.client, first, client.TopicPartition{TopicID: s.topic.ID}, 1)
+		return err == nil, fmt.Sprint(err)
+	})
 	shards := int32(len(lookUp(t, s.client, client.OffsetsTopic).Partitions))
 	for n := 0; len(s.groups) < groups; n++ {
 		if name := fmt.Sprint("large-", n); client.GroupShard(name, shards) == client.GroupShard(first, shards) {
