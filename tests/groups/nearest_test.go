@@ -172,18 +172,24 @@ func TestNearestReplica(t *testing.T) {
 	}
 }
 
-// metric is the value of a metric of a process that has no labels.
+// metric is the value of a metric of a process that has no labels. A process that is
+// busy may not answer at once.
 func metric(t *testing.T, r *rig.Rig, process, name string) float64 {
 	t.Helper()
-	for line := range strings.Lines(r.Metrics(within(t, limit), process)) {
-		if text, found := strings.CutPrefix(line, name+" "); found {
-			n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-			if err != nil {
-				t.Fatal(err)
+	value := 0.0
+	mesh.Eventually(t, limit, process+" tells "+name, func() (bool, string) {
+		all := r.Metrics(within(t, limit), process)
+		for line := range strings.Lines(all) {
+			if text, found := strings.CutPrefix(line, name+" "); found {
+				n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				value = n
+				return true, ""
 			}
-			return n
 		}
-	}
-	t.Fatalf("%s tells no %s", process, name)
-	return 0
+		return false, fmt.Sprintf("%d bytes of metrics", len(all))
+	})
+	return value
 }
