@@ -148,9 +148,13 @@ func (l *load) close() {
 	l.senders.Wait()
 	l.cancel()
 	l.readers.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	patience := limit // what has no outcome when it is over counts as failed
+	if l.t.Failed() {
+		patience = time.Second
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_ = l.producer.Close(ctx) // what has no outcome by now has been told of
+	_ = l.producer.Close(ctx) // note has told of what failed
 }
 
 // fill appends records to partition 0 of a topic and returns when they are stored.
