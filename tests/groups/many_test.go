@@ -105,7 +105,8 @@ func TestThousandMembers(t *testing.T) {
 	kept := since(found, 0)
 	t.Logf("%d members share %d partitions %v after the first began to join; rebalances: %d (%d moves), assignments told: %d",
 		members, partitions, took.Round(time.Millisecond), kept.rebalances, kept.moved, d.told.Load())
-	if most := 2 + int(took/(100*time.Millisecond)); kept.rebalances > most || kept.rebalances > members/5 {
+	// A machine on which joins come in slowly may have more of them in the short form.
+	if most := min(2+int(took/(100*time.Millisecond)), count(members*2/3, members/5)); kept.rebalances > most {
 		t.Errorf("%d joins within %v cost %d assignments: %v", members, took, kept.rebalances, kept.causes)
 	}
 	mesh.Eventually(t, limit, "the group is stable", func() (bool, string) {
@@ -153,10 +154,7 @@ func TestThousandGroups(t *testing.T) {
 	tp := client.TopicPartition{TopicID: lookUp(t, c, "groups").ID, Partition: 1}
 	ctx := within(t, 2*time.Minute)
 	for i, m := range d.members {
-		offset := []client.CommitOffset{{TopicPartition: tp, NextOffset: int64(i), LeaderEpoch: -1, AssignmentEpoch: 1 << 30}}
-		for _, o := range describe(t, c, name(i)).Members[0].Owned {
-			offset[0].AssignmentEpoch = o.AssignmentEpoch
-		}
+		offset := []client.CommitOffset{{TopicPartition: tp, NextOffset: int64(i), LeaderEpoch: -1, AssignmentEpoch: owned(t, c, name(i), tp.Partition)}}
 		if res, err := m.Commit(ctx, offset); err != nil || len(res.Refused) > 0 {
 			t.Fatalf("%s: %v %v", name(i), err, res.Refused)
 		}
@@ -177,12 +175,31 @@ func TestThousandGroups(t *testing.T) {
 	}
 }
 
+// owned waits until the only member of a group has said that a partition is its own,
+// and returns since which epoch.
+func owned(t *testing.T, c *client.Client, group string, partition int32) (epoch int64) {
+	t.Helper()
+	mesh.Eventually(t, limit, fmt.Sprintf("the member of %s owns partition %d", group, partition), func() (bool, string) {
+		d := describe(t, c, group)
+		for _, m := range d.Members {
+			for _, o := range m.Owned {
+				if o.Partition == partition {
+					epoch = o.AssignmentEpoch
+					return true, ""
+				}
+			}
+		}
+		return false, d.String()
+	})
+	return epoch
+}
+
 // TestHeartbeatsBesideData: pings are answered in time while readers of the same
 // client and of the gateway take in all that the mesh has.
 //
 // case 42
 func TestHeartbeatsBesideData(t *testing.T) {
-	const session = 6 * time.Second
+	const session = 12 * time.Second // what is left when a ping is late outlasts a short standstill
 	r := start(t, rig.Options{})
 	topic(t, r, "data", 4)
 	c := newClient(t, r, "data")
@@ -206,7 +223,7 @@ func TestHeartbeatsBesideData(t *testing.T) {
 	})
 	before, began := read.Load(), time.Now()
 	least := session
-	deadline := time.Now().Add(span(2*session, 2*time.Minute))
+	deadline := time.Now().Add(span(session*3/2, 2*time.Minute))
 	mesh.Eventually(t, 5*time.Minute, "the end of the readings", func() (bool, string) {
 		for _, m := range d.members {
 			least = min(least, time.Until(m.DeliverUntil()))
