@@ -46,6 +46,7 @@ type reading struct {
 	next   []int64
 	again  int // records that came a second time, since forget
 	block  chan struct{}
+	stands int // handlers that wait for block
 }
 
 func (g *reading) handle(_ *member, got []client.ConsumerRecord) {
@@ -61,24 +62,36 @@ func (g *reading) handle(_ *member, got []client.ConsumerRecord) {
 		g.next[n] = got[i].Offset + 1
 	}
 	wait := g.block
+	if wait != nil {
+		g.stands++
+	}
 	g.mu.Unlock()
 	if wait != nil {
 		<-wait
 	}
 }
 
-// hold makes handlers wait until the function that it returns is called.
-func (g *reading) hold() func() {
+// hold makes handlers wait until the function that it returns is called. When it
+// returns, the handlers of so many members do.
+func (g *reading) hold(members int) func() {
+	g.t.Helper()
 	wait := make(chan struct{})
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.block = wait
-	return sync.OnceFunc(func() {
+	g.block, g.stands = wait, 0
+	g.mu.Unlock()
+	release := sync.OnceFunc(func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.block = nil
 		close(wait)
 	})
+	g.t.Cleanup(release)
+	mesh.Eventually(g.t, limit, "every member is at work", func() (bool, string) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.stands == members, fmt.Sprint(g.stands)
+	})
+	return release
 }
 
 // forget begins anew to look for the lowest offsets.
@@ -131,7 +144,15 @@ func TestResetUnderLoad(t *testing.T) {
 	awaitHolding(t, partitions, a)
 	b := startMember(t, c, "b", config)
 	awaitHolding(t, partitions/2, a, b)
+	committed := func(offset int64) { // by what a partition goes on if it is given anew
+		t.Helper()
+		mesh.Eventually(t, limit, fmt.Sprint("everything is committed beyond ", offset), func() (bool, string) {
+			got, err := c.FetchOffsets(within(t, limit), "reset", nil)
+			return err == nil && len(got) == partitions && slices.Min(nexts(got)) > offset, fmt.Sprint(nexts(got), err)
+		})
+	}
 	g.beyond(60)
+	committed(0)
 
 	g.forget()
 	for _, row := range reset(t, r, 0, "reset", "--to-earliest", "--dry-run") {
@@ -156,8 +177,8 @@ func TestResetUnderLoad(t *testing.T) {
 	g.beyond(100)
 	g.notBelow(60, "not named", 1, 2)
 
-	release := g.hold()
-	t.Cleanup(release)
+	committed(100)
+	release := g.hold(2)
 	for _, row := range reset(t, r, 1, "reset", "--to-earliest", "--timeout", "1s", "--execute") {
 		if row.Error == nil || row.Error.Reason != "REVOCATION_TIMEOUT" || row.New == 0 {
 			t.Errorf("a member that is at work gave a partition up: %+v", row)
