@@ -44,7 +44,7 @@ func describedBy(t *testing.T, r *rig.Rig, group string) (described, error) {
 // holds, also what was revoked meanwhile, and is shown as stuck and as what holds the
 // partition back; in the end it commits, hands over, and no record comes twice.
 func TestSlowHandler(t *testing.T) {
-	const session = 2 * time.Second
+	const session = 6 * time.Second // the members must outlast a short standstill of the test itself
 	r := start(t, rig.Options{})
 	topic(t, r, "slow", 4)
 	producer := newClient(t, r, "slow")
