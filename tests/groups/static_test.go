@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	coordinatorv1 "github.com/leat-io/leat/gen/go/leat/coordinator/v1"
 	"github.com/leat-io/leat/libs/client"
 	"github.com/leat-io/leat/tests/internal/mesh"
 	"github.com/leat-io/leat/tests/internal/rig"
@@ -39,19 +40,21 @@ func TestStaticRollingRestart(t *testing.T) {
 	for n := range staticMembers - 1 {
 		all = append(all, join(n))
 	}
-	fair := func() (bool, string) {
-		total := len(held.get(killed.name))
+	var d *coordinatorv1.DescribeGroupResponse
+	mesh.Eventually(t, limit, "everybody holds a fair share for good", func() (bool, string) {
+		shares, total := []int{len(held.get(killed.name))}, 0
 		for _, m := range all {
-			n := len(m.has())
-			if n < staticPartitions/staticMembers || n > staticPartitions/staticMembers+1 {
-				return false, fmt.Sprintf("%s holds %v", m.name, m.has())
-			}
+			shares = append(shares, len(m.has()))
+		}
+		for _, n := range shares {
 			total += n
 		}
-		return total == staticPartitions, fmt.Sprintf("%d partitions are held", total)
-	}
-	mesh.Eventually(t, limit, "everybody holds a fair share", fair)
-	d := describe(t, c, "static")
+		if least := staticPartitions / staticMembers; slices.Min(shares) < least || slices.Max(shares) > least+1 || total != staticPartitions {
+			return false, fmt.Sprint(shares)
+		}
+		d = describe(t, c, "static")
+		return d.Summary.State == coordinatorv1.GroupState_GROUP_STATE_STABLE, fmt.Sprint(shares, d.Summary)
+	})
 	epoch := d.Summary.GroupEpoch
 
 	var before [][]int
