@@ -60,7 +60,10 @@ func TestChurn(t *testing.T) {
 	}
 	c.flows("the start")
 	deadline := time.Now().Add(span(15*time.Second, 10*time.Minute))
-	for time.Now().Before(deadline) {
+	for time.Now().Before(deadline) || !c.enough() {
+		if time.Now().After(deadline.Add(limit)) {
+			t.Fatalf("too little happened: %v", c.done)
+		}
 		c.step()
 		lasting(time.Duration(c.choose.IntN(800)) * time.Millisecond)
 	}
@@ -297,14 +300,18 @@ func (c *churn) judge(l *load, kept ledger) {
 	c.t.Logf("done: %v; %+v", c.done, o.Counts())
 	c.t.Logf("longest time without a record: %v of partition %d (session timeout %v; without a group %v); longest without an owner, of the last %d rebalances: %v",
 		longest.Round(time.Millisecond), partition, churnSession, alone.Round(time.Millisecond), kept.rebalances, kept.longest.Round(time.Millisecond))
-	if longest > churnSession+time.Second+alone {
+	// The second that is allowed; in the short form, where many tests share the machine,
+	// two more.
+	most := churnSession + span(3*time.Second, time.Second)
+	if longest > most+alone {
 		c.t.Errorf("partition %d was without an owner for too long; rebalances: %v", partition, kept.causes)
 		c.story(partition, ended.Add(-longest-time.Second), ended)
 	}
-	if kept.longest > churnSession+time.Second {
+	if kept.longest > most {
 		c.t.Errorf("the coordinator tells of %v without an owner: %v", kept.longest, kept.causes)
 	}
-	if c.done["crash"]+c.done["pause"] == 0 || c.done["leave"] == 0 {
-		c.t.Errorf("nothing happened: %v", c.done)
-	}
 }
+
+// enough says whether members have fallen silent and left, which a slow machine may not
+// have come to in the time that the test is to take.
+func (c *churn) enough() bool { return c.done["crash"]+c.done["pause"] > 0 && c.done["leave"] > 0 }
