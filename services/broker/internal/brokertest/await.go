@@ -6,7 +6,7 @@ import (
 )
 
 // Patience is how long a test waits for something that should happen soon.
-const Patience = 20 * time.Second
+const Patience = time.Minute
 
 // Await waits until a condition holds, and fails the test if it does not.
 func Await(t testing.TB, what string, holds func() bool) {

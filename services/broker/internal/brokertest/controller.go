@@ -2,6 +2,7 @@ package brokertest
 
 import (
 	"context"
+	"encoding/binary"
 	"maps"
 	"net"
 	"slices"
@@ -108,8 +109,9 @@ func (c *Controller) NewID() topicid.ID {
 	defer c.mu.Unlock()
 	c.revision++
 	var id topicid.ID
+	binary.BigEndian.PutUint64(id[:], uint64(c.revision))
 	for i := range id {
-		id[i] = byte(c.revision) + byte(i)
+		id[i] += byte(i)
 	}
 	return id
 }
