@@ -48,7 +48,7 @@ func testConfig(etcd []string, ctl *brokertest.Controller, dir string) Config {
 	cfg.Listen = "127.0.0.1:0"
 	cfg.EtcdEndpoints = etcd
 	cfg.LogDirs = []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}
-	cfg.LeaseTTL = 2 * time.Second
+	cfg.LeaseTTL = 30 * time.Second // a registration that is lost and made anew has the broker lead all it has
 	if ctl != nil {
 		cfg.ControllerAddresses = []string{ctl.Addr}
 	}

@@ -18,17 +18,23 @@ func TestLeadershipsMoveBeforeAStop(t *testing.T) {
 	p.mustProduce(id, "a", "b")
 	p.awaitFollower(id, 2)
 	vouches := len(p.ctl.Vouches())
-	refused := 0
+	asked := 0
+	told := make(chan struct{})
 	p.ctl.OnLeave(func(c *brokertest.Controller, req *controllerv1.RequestLeaveRequest) *controllerv1.RequestLeaveResponse {
-		if refused++; refused == 1 {
-			// The controller is asked again until nothing holds it up.
+		// The controller is asked again until nothing holds it up: here, until the producer
+		// has come by, since nobody waits long for one that stands still.
+		if asked++; asked == 2 {
+			c.Fence(req.GetProcess().GetId())
+			c.Record(id, 0, func(r *controllerv1.Partition) {
+				r.Leader, r.LeaderEpoch, r.Isr = p.process(1), r.LeaderEpoch+1, []int32{2}
+			})
+		}
+		select {
+		case <-told:
+			return &controllerv1.RequestLeaveResponse{Granted: true}
+		default:
 			return &controllerv1.RequestLeaveResponse{Blockers: []*controllerv1.LeaveBlocker{{Topic: "t", Error: rpc.ToProto(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS, "not yet"))}}}
 		}
-		c.Fence(req.GetProcess().GetId())
-		c.Record(id, 0, func(r *controllerv1.Partition) {
-			r.Leader, r.LeaderEpoch, r.Isr = p.process(1), r.LeaderEpoch+1, []int32{2}
-		})
-		return &controllerv1.RequestLeaveResponse{Granted: true}
 	})
 	// A producer that goes on throughout is told where to go.
 	acked, hint := make(chan int, 1), make(chan *rpc.Error, 1)
@@ -37,6 +43,7 @@ func TestLeadershipsMoveBeforeAStop(t *testing.T) {
 			if _, err := p.brokers[0].produce(id, "x"); err != nil {
 				acked <- n
 				hint <- rpc.FromError(err)
+				close(told)
 				return
 			}
 		}
@@ -53,7 +60,7 @@ func TestLeadershipsMoveBeforeAStop(t *testing.T) {
 		t.Errorf("of %d acknowledged records the new leader has %d: %v", 2+n, len(values), rerr)
 	}
 	leaves := p.ctl.Leaves()
-	if len(leaves) != 2 || leaves[0].GetDecommission() || leaves[0].GetProcess().GetIncarnation() != p.process(0).GetIncarnation() || leaves[0].GetDeadline().AsDuration() <= 0 {
+	if len(leaves) < 2 || leaves[0].GetDecommission() || leaves[0].GetProcess().GetIncarnation() != p.process(0).GetIncarnation() || leaves[0].GetDeadline().AsDuration() <= 0 {
 		t.Errorf("asked %v", leaves)
 	}
 	if after := len(p.ctl.Vouches()); after != vouches {
@@ -63,7 +70,7 @@ func TestLeadershipsMoveBeforeAStop(t *testing.T) {
 
 func TestAStopWithoutLeave(t *testing.T) {
 	t.Run("blocked", func(t *testing.T) {
-		p := startPair(t, func(c *Config) { c.ControlledShutdown, c.ShutdownTimeout = true, 3*time.Second })
+		p := startPair(t, func(c *Config) { c.ControlledShutdown, c.ShutdownTimeout = true, 9*time.Second })
 		id := p.topic("t", 1, 2)
 		p.mustProduce(id, "a")
 		p.ctl.OnLeave(func(*brokertest.Controller, *controllerv1.RequestLeaveRequest) *controllerv1.RequestLeaveResponse {

@@ -238,8 +238,8 @@ func TestDeletedRecordsAreGoneFromEveryReplica(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
 		resp, err := p.brokers[i].conn.DeleteRecords(ctx, &brokerv1.DeleteRecordsRequest{Partitions: []*brokerv1.DeleteRecordsPartition{{TopicId: id.Bytes(), BeforeOffset: before, LeaderEpoch: epoch}}})
-		if err != nil {
-			t.Fatal(err)
+		if err != nil { // the broker answers before the deadline, if it and the answer are on time
+			return &brokerv1.DeleteRecordsResult{LogStartOffset: -1}, rpc.FromError(err)
 		}
 		return resp.GetResults()[0], rpc.FromProto(resp.GetResults()[0].GetError())
 	}
