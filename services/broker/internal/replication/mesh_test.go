@@ -70,7 +70,7 @@ type node struct {
 func newMesh(t testing.TB, brokers int32, o meshOptions) *mesh {
 	t.Helper()
 	if o.lag == 0 {
-		o.lag = 10 * time.Second
+		o.lag = time.Minute // nobody falls out of an in-sync set by being slow
 	}
 	if o.fs == nil {
 		o.fs = func(int32) vfs.FS { return memfs.New() }
@@ -126,9 +126,16 @@ func (m *mesh) start(id int32, incarnation uint64, fs vfs.FS) *node {
 	n.server = NewServer(ServerConfig{Broker: self, Logger: logger, Draining: n.grpc.Draining(), Image: n.watcher.Image, Metrics: metrics})
 	brokerv1.RegisterReplicationServiceServer(n.grpc, n.server)
 	var loops sync.WaitGroup
-	watching, deafen := context.WithCancel(ctx)
-	n.deafen = deafen
-	loops.Go(func() { n.watcher.Run(watching) })
+	watching, stopWatching := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	n.deafen = func() {
+		stopWatching()
+		<-watched // or it might hear of one more change
+	}
+	loops.Go(func() {
+		defer close(watched)
+		n.watcher.Run(watching)
+	})
 	loops.Go(func() { n.grpc.Serve(lis) })
 	loops.Go(func() { n.fetchers.Run(ctx) })
 	loops.Go(func() { n.manager.Run(ctx) })

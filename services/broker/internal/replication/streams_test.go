@@ -231,9 +231,7 @@ func TestDeafLeaders(t *testing.T) {
 	}
 	brokertest.Await(t, "broker 1 names the leader that has not heard of it", named(1, 2))
 	brokertest.Await(t, "broker 3 names it too", named(3, 2))
-	if ids := m.nodes[1].fetchers.Unreachable(); len(ids) != 0 {
-		t.Errorf("%v count as unreachable, though they speak", ids)
-	}
+	brokertest.Await(t, "nobody counts as unreachable, since they speak", m.nodes[1].hearsAll)
 	m.ctl.Elect(id, 0, 3)
 	m.awaitLeads(3, id, 0)
 	brokertest.Await(t, "broker 1 names nobody any more", named(1))
@@ -243,22 +241,24 @@ func TestDeafLeaders(t *testing.T) {
 	brokertest.Await(t, "broker 1 copies from it", func() bool { return m.nodes[1].describe(id, 0).GetLogEndOffset() == 2 })
 }
 
+// hearsAll reports whether a broker names no leader as unreachable. A test waits for it:
+// where everything stood still for a second, everybody is silent for a moment.
+func (n *node) hearsAll() bool { return len(n.fetchers.Unreachable()) == 0 }
+
 // A leader that says nothing for a second is named; one that is heard again is not.
 func TestUnreachableLeaders(t *testing.T) {
 	m := newMesh(t, 2, meshOptions{})
 	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
 	m.awaitLeads(1, id, 0)
 	m.awaitSame(id, 0, 0, 1, 2)
-	if ids := m.nodes[2].fetchers.Unreachable(); len(ids) != 0 {
-		t.Errorf("unreachable while all is well: %v", ids)
-	}
+	brokertest.Await(t, "nobody is named while all is well", m.nodes[2].hearsAll)
 	m.kill(1)
 	began := time.Now()
 	brokertest.Await(t, "the dead leader is named", func() bool { return slices.Equal(m.nodes[2].fetchers.Unreachable(), []int32{1}) })
 	t.Logf("named after %v", time.Since(began))
 	m.restart(1)
 	m.ctl.Elect(id, 0, 1)
-	brokertest.Await(t, "nobody is named any more", func() bool { return len(m.nodes[2].fetchers.Unreachable()) == 0 })
+	brokertest.Await(t, "nobody is named any more", m.nodes[2].hearsAll)
 	m.awaitLeads(1, id, 0)
 	m.nodes[1].mustStore(id, 0, "a")
 	m.awaitSame(id, 0, 1, 1, 2)
