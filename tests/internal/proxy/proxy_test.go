@@ -54,7 +54,9 @@ func echoAt(t *testing.T, addr string) (stop func()) {
 
 func free(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// Connections that others make take their ports on 127.0.0.1, at any moment: there the
+	// one that is free now might be taken before it is listened on.
+	l, err := net.Listen("tcp", "127.0.77.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
