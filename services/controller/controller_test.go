@@ -206,15 +206,7 @@ func TestLostLeaseDoesNotFence(t *testing.T) {
 	m.awaitUnfenced(w, b)
 	topic := m.create(w, m.controllers(w), "a", 1)
 	first := b.reg.Revision()
-	leases, err := c.etcd.Leases(m.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, l := range leases.Leases {
-		if _, err := c.etcd.Revoke(m.ctx(), l.ID); err != nil {
-			t.Fatal(err)
-		}
-	}
+	m.revokeAll(c)
 	eventually(t, "the broker is registered anew", func() bool { return b.reg.Revision() > first && b.reg.FirstRevision() == first })
 	eventually(t, "a controller leads", c.IsLeading)
 	m.create(w, m.controllers(w), "b", 1)

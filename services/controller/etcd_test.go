@@ -97,7 +97,7 @@ func TestEtcdAwayWhileABrokerDies(t *testing.T) {
 	m.etcd.Stop()
 	brokers[0].kill()
 	// Longer than any lease.
-	past := time.NewTimer(4 * time.Second)
+	past := time.NewTimer(fakeTTL + 2*time.Second)
 	defer past.Stop()
 	leader := brokers[1].process
 	eventually(t, "a proposal is refused by name", func() bool {

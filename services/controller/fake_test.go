@@ -22,6 +22,11 @@ import (
 	"github.com/leat-io/leat/libs/rpc"
 )
 
+// fakeTTL is how long the lease of a fake lasts: so short that tests may wait for its
+// end, and so long that a machine which stands still for two seconds between two
+// renewals, the test's process with it, does not end it.
+const fakeTTL = 4 * time.Second
+
 // fake is a process that is no controller: a broker with a health stream, or
 // another kind with an identity only.
 type fake struct {
@@ -81,7 +86,7 @@ func (m *mesh) fake(kind controllerv1.ServiceKind, id int32, incarnation uint64,
 	f.etcd = client
 	f.reg = registry.NewRegistrar(registry.RegistrarConfig{
 		Client: client, Keys: registry.NewKeys("/leat"), Kind: kind, Process: f.process,
-		Address: f.addr, TTL: 2 * time.Second, Prober: registry.NewProber(rpc.DialConfig{}), Logger: m.logger(fmt.Sprint(registry.KindName(kind), id)),
+		Address: f.addr, TTL: fakeTTL, Prober: registry.NewProber(rpc.DialConfig{}), Logger: m.logger(fmt.Sprint(registry.KindName(kind), id)),
 		Healthy: func() bool { return !f.silent.Load() && !f.badDisks.Load() && !f.unregistered.Load() },
 	})
 	f.watch = m.watcher(kind, f.process)

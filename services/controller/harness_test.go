@@ -2,11 +2,14 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	controllerv1 "github.com/leat-io/leat/gen/go/leat/controller/v1"
 	typev1 "github.com/leat-io/leat/gen/go/leat/type/v1"
@@ -192,6 +195,20 @@ func (m *mesh) discover() func(context.Context) ([]string, error) {
 	}
 	m.t.Cleanup(func() { _ = client.Close() })
 	return registry.Discovery(client, registry.NewKeys("/leat"), nil)
+}
+
+// revokeAll revokes every lease, also one that runs out meanwhile.
+func (m *mesh) revokeAll(c *proc) {
+	m.t.Helper()
+	leases, err := c.etcd.Leases(m.ctx())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, l := range leases.Leases {
+		if _, err := c.etcd.Revoke(m.ctx(), l.ID); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			m.t.Fatal(err)
+		}
+	}
 }
 
 func (m *mesh) broker(id int32, incarnation uint64, vouches ...*controllerv1.ReplicaVouch) *fake {

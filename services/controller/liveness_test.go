@@ -91,15 +91,7 @@ func TestAllLeasesRevokedAtOnce(t *testing.T) {
 	for _, b := range brokers {
 		first = append(first, b.reg.Revision())
 	}
-	leases, err := c.etcd.Leases(m.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, l := range leases.Leases {
-		if _, err := c.etcd.Revoke(m.ctx(), l.ID); err != nil {
-			t.Fatal(err)
-		}
-	}
+	m.revokeAll(c)
 	for i, b := range brokers {
 		eventually(t, "the broker is registered anew", func() bool { return b.reg.Revision() > first[i] })
 	}
@@ -159,6 +151,9 @@ func TestEarlierLifesWordIsRefused(t *testing.T) {
 		t.Errorf("its proposal: %v", err)
 	}
 	// Epochs that are current do not help it.
+	eventually(t, "another broker has seen the return", func() bool {
+		return !brokers[1].watch.Image().Position().Before(w.Image().Position())
+	})
 	now := brokers[1].record("a", n)
 	if _, err := brokers[0].propose(c, now, old); !rpc.IsReason(err, stale, typev1.ErrorReason_ERROR_REASON_STALE_PARTITION_EPOCH) {
 		t.Errorf("its proposal under current epochs: %v", err)
@@ -245,14 +240,21 @@ func TestLeaveKeepsEnoughMembers(t *testing.T) {
 		t.Error("it was fenced")
 	}
 	brokers[2].deaf.Store(false)
-	results := make(chan *controllerv1.RequestLeaveResponse, 2)
-	for _, f := range brokers[:2] {
-		go func() { results <- leave(f, false) }()
+	// Both of them ask at once, and again where the others did not answer in time.
+	atOnce := func(fs ...*fake) (one, two *controllerv1.RequestLeaveResponse) {
+		results := make(chan *controllerv1.RequestLeaveResponse, 2)
+		for _, f := range fs {
+			go func() { results <- leave(f, false) }()
+		}
+		return <-results, <-results
 	}
-	one, two := <-results, <-results
-	if one.GetGranted() == two.GetGranted() {
-		t.Errorf("of two drains at once: %v, %v", one, two)
-	}
+	eventually(t, "one of two drains at once is granted", func() bool {
+		one, two := atOnce(brokers[0], brokers[1])
+		if one.GetGranted() && two.GetGranted() {
+			t.Fatalf("of two drains at once: %v, %v", one, two)
+		}
+		return one.GetGranted() || two.GetGranted()
+	})
 	var left int32
 	eventually(t, "one of them is fenced and leads nothing", func() bool {
 		for _, b := range w.Image().Brokers() {
@@ -268,14 +270,14 @@ func TestLeaveKeepsEnoughMembers(t *testing.T) {
 		}
 	}
 	// Where those that are left ask, too, there is nothing to wait for.
-	for _, f := range brokers {
-		if f.process.GetId() != left {
-			go func() { results <- leave(f, false) }()
+	rest := slices.DeleteFunc(slices.Clone(brokers[:]), func(f *fake) bool { return f.process.GetId() == left })
+	eventually(t, "they are told that every broker leaves", func() bool {
+		one, two := atOnce(rest...)
+		if one.GetGranted() || two.GetGranted() {
+			t.Fatalf("where every broker leaves: %v, %v", one, two)
 		}
-	}
-	if one, two := <-results, <-results; one.GetGranted() || two.GetGranted() || !one.GetAllLeaving() && !two.GetAllLeaving() {
-		t.Errorf("where every broker leaves: %v, %v", one, two)
-	}
+		return one.GetAllLeaving() || two.GetAllLeaving()
+	})
 }
 
 // case 33: a preferred leader that comes back leads again once it is in sync, and a
