@@ -402,7 +402,8 @@ func (b *believer) mark(flag *bool, rounds int) {
 // until the other has fenced the shard; from then on it acknowledges nothing and
 // tells no old offset.
 func TestTwoCoordinatorsClaimOneShard(t *testing.T) {
-	r := start(t, rig.Options{Brokers: 3, Coordinators: 2})
+	// The first must not lose the shard before it is severed, should it stand still.
+	r := start(t, rig.Options{Brokers: 3, Coordinators: 2, Set: []string{"coordinator.lease.ttl=6s"}})
 	topic(t, r, "committed", 1)
 	c := newClient(t, r, "claimed")
 	tp := client.TopicPartition{TopicID: lookUp(t, c, "committed").ID}

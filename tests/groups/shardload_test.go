@@ -21,6 +21,10 @@ import (
 	"github.com/leat-io/leat/tests/internal/rig"
 )
 
+// steadyOwners lets no coordinator that stands still for a moment lose its shards: only
+// who is killed does, which does not wait for the lease.
+const steadyOwners = "coordinator.lease.ttl=20s"
+
 // shardful is groups of one shard, each with a committed offset in every partition.
 type shardful struct {
 	t          *testing.T
@@ -160,7 +164,7 @@ func (a *asking) answer(got int64, err error, want int64) {
 // loads it, and tells whoever asks meanwhile that it is loading, which is to be tried
 // again; then every acknowledged offset is there.
 func TestLargeShardIsLoaded(t *testing.T) {
-	r := start(t, rig.Options{Brokers: 3, Coordinators: 2})
+	r := start(t, rig.Options{Brokers: 3, Coordinators: 2, Set: []string{steadyOwners}})
 	s := newShardful(t, r, count(400, 10_000), count(50, 100))
 	total := len(s.groups) * s.partitions
 	began := time.Now()
@@ -234,7 +238,7 @@ func (s *shardful) failOver(r *rig.Rig) {
 // times in all (fewer in the short form, with much metadata). The shard holds little
 // more than the segment that is written to, is loaded soon, and has the last of all.
 func TestShardIsCompacted(t *testing.T) {
-	r := start(t, rig.Options{Coordinators: 2, Set: []string{"broker.log.cleaner.backoff.ms=500"}})
+	r := start(t, rig.Options{Coordinators: 2, Set: []string{steadyOwners, "broker.log.cleaner.backoff.ms=500"}})
 	s := newShardful(t, r, count(10, 200), count(50, 100))
 	const segment = 64 << 20 // that of the topic, which nobody can change
 	if !*full {
