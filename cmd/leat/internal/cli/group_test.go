@@ -185,12 +185,11 @@ func TestGroupCompletion(t *testing.T) {
 		"group simulate nobody --like ": "",
 		"group reset g --topic tt":      "tt",
 	} {
-		words := strings.Split(args, " ")
-		out, _ := leat(t, 0, f.addr, "", append([]string{"__complete"}, words...)...)
 		var got []string
-		for line := range strings.Lines(out) {
-			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, ":") {
-				got = append(got, line)
+		// A shell is not kept waiting for long; who asks again is answered in the end.
+		for range 10 {
+			if got = completions(t, f.addr, strings.Split(args, " ")); strings.Join(got, " ") == want {
+				break
 			}
 		}
 		if s := strings.Join(got, " "); s != want {
@@ -200,6 +199,18 @@ func TestGroupCompletion(t *testing.T) {
 	if out, _ := leat(t, 0, "127.0.0.1:1", "", "__complete", "group", "describe", ""); !strings.HasPrefix(out, ":") {
 		t.Errorf("without a gateway: %s", out)
 	}
+}
+
+// completions are what a shell would be given.
+func completions(t *testing.T, addr string, words []string) (names []string) {
+	t.Helper()
+	out, _ := leat(t, 0, addr, "", append([]string{"__complete"}, words...)...)
+	for line := range strings.Lines(out) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, ":") {
+			names = append(names, line)
+		}
+	}
+	return names
 }
 
 // A group whose shard can confirm nothing is no reason to wait for the end of the
