@@ -68,7 +68,7 @@ func TestRetryAfterFailoverIsOneCopy(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 		defer cancel()
 		meta, err := c.Metadata().Topic(ctx, "retry")
 		if err != nil {
@@ -167,7 +167,7 @@ func TestDeletedWhileDown(t *testing.T) {
 	r.MustLeat("topic", "delete", "again")
 	stop()
 	churn.Wait(time.Minute) // its records may fail, since their topic is gone
-	r.MustLeat("topic", "create", "again", "--partitions", "1", "--replication-factor", "2")
+	create(t, r, "topic", "create", "again", "--partitions", "1", "--replication-factor", "2")
 	r.Leader("again", 0)
 	if res := r.LeatInput("new-1\n", "produce", "again"); res.Code != 0 {
 		t.Fatal(res)
@@ -185,8 +185,10 @@ func TestDeletedWhileDown(t *testing.T) {
 		t.Errorf("read %q from the new topic", out)
 	}
 	for _, name := range r.Names(rig.Broker) {
-		if text := r.LogTail(name, 1<<20); strings.Contains(text, "offline") && strings.Contains(text, "disk") && strings.Contains(text, "level=ERROR") {
-			t.Errorf("the deletion took a disk of %s offline", name)
+		for line := range strings.Lines(r.LogTail(name, 1<<20)) {
+			if strings.Contains(line, "offline") && strings.Contains(line, "disk") && strings.Contains(line, "level=ERROR") {
+				t.Errorf("the deletion took a disk of %s offline: %s", name, line)
+			}
 		}
 	}
 	l.progress("the deletion", resume)

@@ -23,7 +23,7 @@ type digests struct {
 // sameDigests demands that all replicas of the topic have the same records.
 func (l *load) sameDigests() {
 	l.t.Helper()
-	mesh.Eventually(l.t, 30*time.Second, "all replicas have the same digest", func() (bool, string) {
+	mesh.Eventually(l.t, 2*time.Minute, "all replicas have the same digest", func() (bool, string) {
 		res := l.r.Leat("topic", "digest", l.topic, "--timeout", "20s", "-o", "json")
 		var d digests
 		if err := json.Unmarshal([]byte(res.Stdout), &d); err != nil || len(d.Partitions) == 0 {

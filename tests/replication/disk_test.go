@@ -230,6 +230,10 @@ func TestBitRotOfAFollower(t *testing.T) {
 	topic(t, r, "rot", 1, "segment.bytes=1048576")
 	l := startLoad(t, r, "rot", loadOptions{})
 	follower := r.Followers("rot", 0)[0]
+	mesh.Eventually(t, time.Minute, follower+" has enough for a bit of it to flip", func() (bool, string) {
+		log, err := r.Log(follower, "rot", 0)
+		return len(log) >= minRot, fmt.Sprint(len(log), err)
+	})
 	r.Kill(follower)
 	s.disks.flipBit(t, follower, r.Dir(follower)+"/rot-0")
 	r.Up(follower)
@@ -256,6 +260,9 @@ func (d *disks) slowSyncs(name string, by time.Duration) {
 	})
 }
 
+// minRot is how long a log has to be for flipBit to meet a record.
+const minRot = 1000
+
 // flipBit changes the middle of the first segment in a folder.
 func (d *disks) flipBit(t *testing.T, name, path string) {
 	t.Helper()
@@ -269,7 +276,7 @@ func (d *disks) flipBit(t *testing.T, name, path string) {
 		names = append(names, n)
 	}
 	slices.Sort(names)
-	if len(names) == 0 || len(files[names[0]]) < 1000 {
+	if len(names) == 0 || len(files[names[0]]) < minRot {
 		t.Fatalf("no segment of some length in %s: %v", path, strings.Join(names, " "))
 	}
 	text := files[names[0]]

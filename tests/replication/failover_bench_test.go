@@ -53,7 +53,7 @@ func quantile(d []time.Duration, percent int) time.Duration {
 // bareElection is how long etcd itself takes for a session and one election.
 func bareElection(t *testing.T, r *rig.Rig) time.Duration {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	took, err := etcdElection(ctx, r.Addr("etcd-1"))
 	if err != nil {

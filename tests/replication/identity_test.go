@@ -31,9 +31,7 @@ func TestTwoBrokersWithOneID(t *testing.T) {
 		t.Error("two brokers with one id are ready")
 	}
 	l.progress("the arrival of a twin", resume)
-	if r.Running("broker-4") {
-		r.Kill("broker-4")
-	}
+	awaitEnd(t, r, "broker-4")
 	l.finish()
 }
 
@@ -56,11 +54,15 @@ func TestBrokerWithAnotherClustersDisk(t *testing.T) {
 	if err := a.Ready("broker-3"); err == nil {
 		t.Error("it is ready, with another cluster's disk")
 	}
-	if a.Running("broker-3") {
-		a.Kill("broker-3")
-	}
+	awaitEnd(t, a, "broker-3")
 	b.Up("broker-1")
 	b.Leader("theirs", 0)
+}
+
+// awaitEnd waits until a process that was refused has ended by itself.
+func awaitEnd(t *testing.T, r *rig.Rig, name string) {
+	t.Helper()
+	mesh.Eventually(t, time.Minute, name+" ends", func() (bool, string) { return !r.Running(name), r.LogTail(name, 2000) })
 }
 
 // TestBrokerUnderANewAddress: a broker that comes back elsewhere is found there.

@@ -55,16 +55,18 @@ func TestReplicationLimits(t *testing.T) {
 func TestDefaultsOfThreeBrokers(t *testing.T) {
 	r := processes(t).start(rig.Options{})
 	r.MustLeat("topic", "create", "d", "--partitions", "2")
-	r.WaitInSync("d", 30*time.Second)
-	all, err := r.Partitions("d")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range all {
-		if len(p.Replicas) != 3 || len(p.ISR) != 3 || len(p.ELR) != 0 || len(p.ReplicaEnds) != 3 {
-			t.Errorf("%+v", p)
+	mesh.Eventually(t, time.Minute, "three replicas of each partition are in sync, and tell of themselves", func() (bool, string) {
+		all, err := r.Partitions("d")
+		for _, p := range all {
+			if len(p.Replicas) != 3 {
+				t.Fatalf("not three replicas: %+v", p)
+			}
+			if len(p.ISR) != 3 || len(p.ELR) != 0 || len(p.ReplicaEnds) != 3 {
+				return false, fmt.Sprintf("%+v", p)
+			}
 		}
-	}
+		return err == nil && len(all) == 2, fmt.Sprint(all, err)
+	})
 	if text := r.MustLeat("topic", "describe", "d", "-o", "json"); !strings.Contains(text, `"name":"min.insync.replicas","value":"2"`) {
 		t.Errorf("min.insync.replicas is not 2: %s", text)
 	}
@@ -93,18 +95,12 @@ func TestTooFewInSync(t *testing.T) {
 	leader := r.Leader("few", 0)
 	r.Kill(r.Followers("few", 0)...)
 	r.WaitISR("few", 0, time.Minute, leader)
-	before, err := r.Partitions("few")
-	if err != nil {
-		t.Fatal(err)
-	}
-	res := r.LeatInput("x\n", "produce", "few", "--acks", "all", "--delivery-timeout", "3s")
+	before := toldBy(t, r, "few", leader)
+	res := r.LeatInput("x\n", "produce", "few", "--acks", "all", "--delivery-timeout", "10s")
 	requireReason(t, res, "NOT_ENOUGH_REPLICAS")
-	after, err := r.Partitions("few")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if before[0].HighWatermark != after[0].HighWatermark || end(after[0], leader) != end(before[0], leader) {
-		t.Errorf("something was appended: %+v, before %+v", after[0], before[0])
+	after := toldBy(t, r, "few", leader)
+	if before.HighWatermark != after.HighWatermark || end(after, leader) != end(before, leader) {
+		t.Errorf("something was appended: %+v, before %+v", after, before)
 	}
 	if res := r.LeatInput("one\n", "produce", "few", "--acks", "1", "--delivery-timeout", "10s"); res.Code != 0 {
 		t.Errorf("acks=1: %s", res)
@@ -120,6 +116,20 @@ func TestTooFewInSync(t *testing.T) {
 	if out := r.MustLeat("consume", "few", "--from-beginning", "--follow=false"); !strings.Contains(out, "one") || !strings.Contains(out, "all") {
 		t.Errorf("read %q", out)
 	}
+}
+
+// toldBy describes the first partition of a topic, once a broker tells where it ends there.
+func toldBy(t *testing.T, r *rig.Rig, topic, broker string) (p rig.Partition) {
+	t.Helper()
+	mesh.Eventually(t, time.Minute, broker+" tells of its replica of "+topic, func() (bool, string) {
+		all, err := r.Partitions(topic)
+		if err != nil || len(all) == 0 {
+			return false, fmt.Sprint(err)
+		}
+		p = all[0]
+		return end(p, broker) >= 0, fmt.Sprintf("%+v", p)
+	})
+	return p
 }
 
 func end(p rig.Partition, broker string) int64 {
@@ -153,7 +163,7 @@ func TestStaleEpochs(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	meta, err := c.Metadata().Topic(ctx, "stale")
 	if err != nil {
@@ -180,6 +190,10 @@ func TestStaleEpochs(t *testing.T) {
 		return nil
 	}
 	wantReason(t, "a client of a later epoch", offsets(leader, epoch+5), typev1.ErrorReason_ERROR_REASON_UNKNOWN_LEADER_EPOCH, typev1.ErrorReason_ERROR_REASON_METADATA_BEHIND)
+	mesh.Eventually(t, time.Minute, first+" has heard of the leader's epoch", func() (bool, string) {
+		err := offsets(first, epoch)
+		return !rpc.IsReason(err, typev1.ErrorReason_ERROR_REASON_UNKNOWN_LEADER_EPOCH, typev1.ErrorReason_ERROR_REASON_METADATA_BEHIND), fmt.Sprint(err)
+	})
 	wantReason(t, "a broker that does not lead", offsets(first, epoch), typev1.ErrorReason_ERROR_REASON_NOT_LEADER)
 
 	conn, err := rpc.Dial(r.Addr(r.ControllerLeader()), rpc.DialConfig{})
