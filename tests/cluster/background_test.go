@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -101,6 +102,10 @@ func (b *background) records(t *testing.T) []record {
 	return nil
 }
 
+// lines is how many lines were printed so far. To parse them all again and again would
+// take a slow machine from the mesh.
+func (b *background) lines() int { return strings.Count(b.stdout.String(), "\n") }
+
 func waitForRecords(t *testing.T, want int, consumers ...*background) {
 	t.Helper()
 	mesh.Eventually(t, 60*time.Second, fmt.Sprintf("%d records consumed", want), func() (bool, string) {
@@ -160,6 +165,16 @@ func waitForOwners(t *testing.T, m *mesh.Mesh, group string, members, partitions
 			}
 		}
 		return len(owners) == members && owned == partitions, fmt.Sprintf("%s, owners %v", d.State, owners)
+	})
+}
+
+// waitForTopic waits until another gateway than the one at which a topic was created
+// knows it, too: what is asked there before is told that there is no such topic.
+func waitForTopic(t *testing.T, m *mesh.Mesh, gateway, topic string) {
+	t.Helper()
+	mesh.Eventually(t, 60*time.Second, gateway+" knows "+topic, func() (bool, string) {
+		r := m.Leat("--gateway", gateway, "topic", "describe", topic)
+		return r.Code == 0, r.Stderr
 	})
 }
 
