@@ -48,6 +48,7 @@ func TestSoak(t *testing.T) {
 	}})
 	started := time.Now()
 	m.MustLeat("topic", "create", soakTopic, "--partitions", strconv.Itoa(soakPartitions))
+	waitForTopic(t, m, m.GatewayN(2), soakTopic)
 	s := &soak{m: m, rng: rand.New(rand.NewPCG(seed, 1)), history: newHistory()}
 	s.producers = []*soakProducer{s.produce(t, 1, "a"), s.produce(t, 2, "b")}
 	for gateway := 1; gateway <= 2; gateway++ {
