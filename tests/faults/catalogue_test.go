@@ -2,6 +2,7 @@ package faults
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -278,9 +279,13 @@ func (n *nemesis) toELR() (strike, bool) {
 	}
 	s := strike{what: fmt.Sprintf("partition %d: kill %s, %s, then the leader %s; bring back %s", part, followers[0], followers[1], leader, followers[1]), hit: append(followers, leader)}
 	n.kill(followers[0])
-	n.await(n.l.topic, part, 20*time.Second, func(_ int32, isr, _ []int32) bool { return len(isr) == 2 })
+	n.await(n.l.topic, part, *within, func(_ int32, isr, _ []int32) bool { return len(isr) == 2 })
 	n.kill(followers[1])
-	inELR := n.await(n.l.topic, part, 20*time.Second, func(_ int32, isr, elr []int32) bool { return len(isr) == 1 && len(elr) > 0 })
+	// Where the first one took its time to leave, it may be the one in the ELR.
+	inELR := n.await(n.l.topic, part, *within, func(now int32, isr, elr []int32) bool {
+		last := slices.ContainsFunc(elr, func(b int32) bool { return brokerName(b) == followers[1] })
+		return last && len(isr) == 1 && brokerName(isr[0]) == leader && brokerName(now) == leader
+	})
 	if n.r.Running(leader) {
 		n.kill(leader)
 	}
@@ -308,7 +313,7 @@ func (n *nemesis) unclean() (strike, bool) {
 	follower := followers[0]
 	s := strike{what: fmt.Sprintf("%s: kill %s, then the leader %s; bring back %s", looseTopic, follower, leader, follower), hit: []string{leader, follower}}
 	n.kill(follower)
-	n.await(looseTopic, 0, 20*time.Second, func(_ int32, isr, _ []int32) bool { return len(isr) == 1 })
+	n.await(looseTopic, 0, *within, func(_ int32, isr, _ []int32) bool { return len(isr) == 1 })
 	n.l.sleep(time.Second) // what the follower will lack
 	n.kill(leader)
 	n.r.Up(follower)

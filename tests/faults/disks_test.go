@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/leat-io/leat/libs/client"
@@ -28,8 +29,9 @@ func smallDiskBytes(d time.Duration) int64 {
 	return 256<<20 + int64(d.Seconds())*int64(perSecond())*1200
 }
 
-func createAlone(r *rig.Rig) {
-	r.MustLeat("topic", "create", aloneTopic, "--partitions", strconv.Itoa(len(r.Names(rig.Broker))), "--replication-factor", "1",
+func createAlone(t *testing.T, r *rig.Rig) {
+	t.Helper()
+	create(t, r, "topic", "create", aloneTopic, "--partitions", strconv.Itoa(len(r.Names(rig.Broker))), "--replication-factor", "1",
 		"--config", "min.insync.replicas=1")
 	r.WaitInSync(aloneTopic, time.Minute)
 }
@@ -100,6 +102,16 @@ func (n *nemesis) sendAlone(part int) error {
 	return err
 }
 
+// sendAloneUntil is sendAlone, again until it ends as it should: its broker may have been
+// started a moment ago, and an answer may come late.
+func (n *nemesis) sendAloneUntil(part int, right func(error) bool) error {
+	for end := time.Now().Add(*within); ; {
+		if err := n.sendAlone(part); right(err) || time.Now().After(end) || n.l.ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
 // readAlone reads the topic alone from its beginning.
 func (n *nemesis) readAlone(part int) error {
 	c := n.l.newClient("alone")
@@ -140,7 +152,7 @@ func (n *nemesis) fullDisk() (strike, bool) {
 	if n.r.SmallDisk(name) != nil || !n.r.Running(name) || part < 0 {
 		return strike{}, false
 	}
-	if err := n.sendAlone(part); err != nil {
+	if err := n.sendAloneUntil(part, func(err error) bool { return err == nil }); err != nil {
 		n.l.h.problem("before the disk of %s is full: %v", name, err)
 	}
 	var led []int
@@ -158,7 +170,8 @@ func (n *nemesis) fullDisk() (strike, bool) {
 	n.awaitDisk(name, true)
 	s.what += fmt.Sprintf(", noticed after %v", time.Since(filled).Round(10*time.Millisecond))
 	before := n.l.progress()
-	if err := n.sendAlone(part); err == nil || !strings.Contains(rpc.FromError(err).Error(), "DISK_FULL") {
+	refused := func(err error) bool { return err != nil && strings.Contains(rpc.FromError(err).Error(), "DISK_FULL") }
+	if err := n.sendAloneUntil(part, func(err error) bool { return err == nil || refused(err) }); !refused(err) {
 		n.l.h.problem("the disk of %s is full, and a record for it ends with %v", name, err)
 	}
 	if err := n.readAlone(part); err != nil {
@@ -226,15 +239,8 @@ func (n *nemesis) othersGoOn(name string, before progressOf) {
 // backFromFull demands that a broker whose disk has room again takes records and
 // joins every in-sync set that it was in, by itself.
 func (n *nemesis) backFromFull(name string, part int) {
-	for end := time.Now().Add(*within); ; {
-		err := n.sendAlone(part)
-		if err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			n.l.h.problem("the disk of %s has had room for %v, and a record for it ends with %v", name, *within, err)
-			break
-		}
+	if err := n.sendAloneUntil(part, func(err error) bool { return err == nil }); err != nil {
+		n.l.h.problem("the disk of %s has had room for %v, and a record for it ends with %v", name, *within, err)
 	}
 	for part := range n.l.parts {
 		back := n.await(n.l.topic, part, 2**within, func(_ int32, isr, _ []int32) bool {
