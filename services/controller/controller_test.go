@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -199,7 +200,10 @@ func TestBrokerFailsAndComesBack(t *testing.T) {
 
 // A hiccup of a lease alone fences nobody.
 func TestLostLeaseDoesNotFence(t *testing.T) {
-	m := newMesh(t)
+	undisturbed(t, func(m *mesh) error { return loseLease(t, m) })
+}
+
+func loseLease(t *testing.T, m *mesh) error {
 	c := m.controller(1)
 	w := m.gateway()
 	b := m.broker(1, 11)
@@ -211,8 +215,9 @@ func TestLostLeaseDoesNotFence(t *testing.T) {
 	eventually(t, "a controller leads", c.IsLeading)
 	m.create(w, m.controllers(w), "b", 1)
 	if p := w.Image().Partition(topic.ID, 0); p.GetLeaderEpoch() != 1 || p.GetLeader().GetIncarnation() != 11 || w.Image().Broker(1).GetFenced() {
-		t.Errorf("the broker was fenced: %v, %v", p, w.Image().Broker(1))
+		return fmt.Errorf("the broker was fenced: %v, %v", p, w.Image().Broker(1))
 	}
+	return nil
 }
 
 // A broker that falls silent is fenced when its lease has run out, and not

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,6 +51,56 @@ func newMesh(t *testing.T) *mesh {
 	m := &mesh{t: t, etcd: etcdtest.StartServer(t), pool: rpc.NewConnPool(rpc.DialConfig{})}
 	t.Cleanup(func() { _ = m.pool.Close() })
 	return m
+}
+
+// undisturbed runs a test that holds while every process runs: a broker whose key has
+// gone and that says nothing for a second is fenced, and rightly so. Where this process
+// has stood still meanwhile, a failure proves nothing, and the test is run anew.
+func undisturbed(t *testing.T, test func(m *mesh) error) {
+	t.Helper()
+	for range 10 {
+		stood := standstill(t)
+		err := test(newMesh(t))
+		if err == nil {
+			return
+		}
+		worst := stood()
+		if worst < 500*time.Millisecond {
+			t.Fatal(err)
+		}
+		t.Logf("%v; but the test's process stood still for %v", err, worst)
+	}
+	t.Fatal("the machine does not run the test's process for long enough")
+}
+
+// standstill begins to watch this process; the function that it returns tells the
+// longest time for which it has not run since.
+func standstill(t *testing.T) func() time.Duration {
+	end, ended := make(chan struct{}), make(chan struct{})
+	worst := time.Duration(0)
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for last := time.Now(); ; {
+			select {
+			case <-tick.C:
+			case <-end:
+				return
+			}
+			now := time.Now()
+			worst, last = max(worst, now.Sub(last)), now
+		}
+	}()
+	stop := sync.OnceFunc(func() {
+		close(end)
+		<-ended
+	})
+	t.Cleanup(stop)
+	return func() time.Duration {
+		stop()
+		return worst
+	}
 }
 
 func (m *mesh) logger(name string) *slog.Logger {

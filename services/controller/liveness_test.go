@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -82,7 +83,10 @@ func TestBadDisksDoNotCount(t *testing.T) {
 // case 39: every lease is revoked at once, as an etcd that comes back after a stall
 // may do: the processes register again, nobody is fenced, and no leader moves.
 func TestAllLeasesRevokedAtOnce(t *testing.T) {
-	m := newMesh(t)
+	undisturbed(t, func(m *mesh) error { return loseAllLeases(t, m) })
+}
+
+func loseAllLeases(t *testing.T, m *mesh) error {
 	c := m.controller(1)
 	w := m.gateway()
 	brokers := m.three(w)
@@ -99,14 +103,15 @@ func TestAllLeasesRevokedAtOnce(t *testing.T) {
 	m.create(w, m.controllers(w), "b", 1)
 	for n := range int32(6) {
 		if p := w.Image().Partition(topic.ID, n); p.GetLeaderEpoch() != 1 || len(p.GetIsr()) != 3 {
-			t.Errorf("partition %d moved: %v", n, p)
+			return fmt.Errorf("partition %d moved: %v", n, p)
 		}
 	}
 	for _, b := range w.Image().Brokers() {
 		if b.GetFenced() {
-			t.Errorf("fenced: %v", b)
+			return fmt.Errorf("fenced: %v", b)
 		}
 	}
+	return nil
 }
 
 // case 34: what an earlier life of a broker still says changes nothing.
