@@ -356,7 +356,8 @@ func growAll(t *testing.T, w *metadata.Watcher, c *metadata.Controllers, topic s
 			}
 			n++
 			go func() {
-				_, err := f.propose(c, p, isr...)
+				// Thousands of them wait for each other.
+				_, err := f.proposeFor(4*patience, c, p, isr...)
 				errs <- err
 			}()
 		}

@@ -35,7 +35,11 @@ func (f *fake) record(topic string, n int32) *controllerv1.Partition {
 
 // propose has a broker, as leader, propose an in-sync set on the record that it sees.
 func (f *fake) propose(c *metadata.Controllers, p *controllerv1.Partition, isr ...*typev1.Process) (*controllerv1.ProposeIsrResponse, error) {
-	return c.ProposeIsr(f.m.ctx(), &controllerv1.ProposeIsrRequest{
+	return f.proposeFor(patience, c, p, isr...)
+}
+
+func (f *fake) proposeFor(limit time.Duration, c *metadata.Controllers, p *controllerv1.Partition, isr ...*typev1.Process) (*controllerv1.ProposeIsrResponse, error) {
+	return c.ProposeIsr(f.m.ctxFor(limit), &controllerv1.ProposeIsrRequest{
 		Leader: f.process, TopicId: p.GetTopicId(), Partition: p.GetPartition(),
 		LeaderEpoch: p.GetLeaderEpoch(), PartitionEpoch: p.GetPartitionEpoch(), Isr: isr,
 	})
