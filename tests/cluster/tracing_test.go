@@ -121,7 +121,8 @@ func TestOneRecordIsOneTrace(t *testing.T) {
 		t.Fatalf("the record carries no traceparent header: %+v", records[0].Headers)
 	}
 	var chain []span
-	mesh.Eventually(t, 30*time.Second, "a deliver span whose ancestors are fetch, append and publish", func() (bool, string) {
+	// Each process sends its spans every few seconds, and again where that fails.
+	mesh.Eventually(t, 2*time.Minute, "a deliver span whose ancestors are fetch, append and publish", func() (bool, string) {
 		spans := otlp.ofTrace(trace)
 		chain = deliveryChain(spans)
 		return len(chain) > 0, fmt.Sprintf("%+v", spans)
