@@ -167,7 +167,7 @@ func (m *Mesh) Up() {
 		close(done)
 	}(m.dev, m.devDone)
 	m.awaitServices()
-	if r := m.Leat("cluster", "wait", "--timeout", "60s"); r.Code != 0 {
+	if r := m.Leat("cluster", "wait", "--timeout", "110s"); r.Code != 0 {
 		m.t.Fatalf("the mesh is not ready: %s\nleat dev said:\n%s", r, m.output)
 	}
 }
