@@ -62,15 +62,22 @@ func TestClusterWait(t *testing.T) {
 		clusterWaitSays(t, f.addr, want)
 	}
 	clusterWaitSays(t, "127.0.0.1:1", "UNREACHABLE")
+	f := startFake(t)
+	f.cluster = readyCluster()
+	clusterWaitSays(t, f.addr, "1 of 3 brokers are up", "--brokers", "3")
+	for id := range int32(2) {
+		f.cluster.Services = append(f.cluster.Services, &gatewayv1.ServiceDescription{Kind: "broker", Process: &typev1.Process{Id: 2 + id}, Registered: true})
+	}
+	leat(t, 0, f.addr, "", "cluster", "wait", "--brokers", "3")
 }
 
 // clusterWaitSays demands that a wait in vain tells what is missing, if it has the time
 // to hear that: on a busy machine the first answer may take longer than a short wait.
-func clusterWaitSays(t *testing.T, addr, want string) {
+func clusterWaitSays(t *testing.T, addr, want string, flags ...string) {
 	t.Helper()
 	var stderr string
 	for _, timeout := range []string{"300ms", "3s", "20s"} {
-		if _, stderr = leat(t, 4, addr, "", "cluster", "wait", "--timeout", timeout); strings.Contains(stderr, want) {
+		if _, stderr = leat(t, 4, addr, "", append([]string{"cluster", "wait", "--timeout", timeout}, flags...)...); strings.Contains(stderr, want) {
 			return
 		}
 	}

@@ -112,26 +112,32 @@ func stateOf(s *gatewayv1.ServiceDescription) string {
 
 func newClusterWait(a *app) *cobra.Command {
 	var timeout time.Duration
+	var brokers int
 	cmd := &cobra.Command{
 		Use: "wait", Short: "Wait until the mesh is ready", Args: args(),
-		Long: `Wait until a controller leads, every service that was started is registered,
-every broker is unfenced and every partition has a leader. It tries again while
-nothing answers, and ends with exit code 4 when the time is over.
+		Long: `Wait until a controller leads, a service of each kind is registered, every
+broker that is known is unfenced and every partition has a leader. A broker that
+has never been up is not known: --brokers says how many there are to be. It tries
+again while nothing answers, and ends with exit code 4 when the time is over.
 
 ` + exitCodes,
-		Example: "  leat cluster wait --timeout 60s",
+		Example: "  leat cluster wait --timeout 60s\n  leat cluster wait --brokers 3",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeout <= 0 {
 				return exit.Usage(seeHelp(cmd), "--timeout is %v; it must be above 0", timeout)
 			}
-			return a.clusterWait(cmd.Context(), timeout)
+			if brokers < 1 {
+				return exit.Usage(seeHelp(cmd), "--brokers is %d; it must be at least 1", brokers)
+			}
+			return a.clusterWait(cmd.Context(), timeout, brokers)
 		},
 	}
+	cmd.Flags().IntVar(&brokers, "brokers", 1, "how many brokers must be registered and unfenced, at least")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
 	return cmd
 }
 
-func (a *app) clusterWait(ctx context.Context, timeout time.Duration) error {
+func (a *app) clusterWait(ctx context.Context, timeout time.Duration, brokers int) error {
 	conn, err := a.dial()
 	if err != nil {
 		return err
@@ -152,7 +158,7 @@ func (a *app) clusterWait(ctx context.Context, timeout time.Duration) error {
 		switch {
 		case err == nil:
 			answered = true
-			if missing = notReady(r); missing == "" {
+			if missing = notReady(r, brokers); missing == "" {
 				return a.done("mesh", "ready", "the mesh is ready")
 			}
 		case ctx.Err() == nil:
@@ -180,10 +186,11 @@ func (a *app) clusterWait(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// notReady says what is missing until the mesh is ready, "" if nothing is.
-func notReady(r *gatewayv1.DescribeClusterResponse) string {
+// notReady says what is missing until the mesh is ready with so many brokers, "" if
+// nothing is.
+func notReady(r *gatewayv1.DescribeClusterResponse, brokers int) string {
 	var missing []string
-	kinds := map[string]bool{}
+	kinds := map[string]int{}
 	for _, s := range sortedServices(r) {
 		switch {
 		case !s.GetRegistered():
@@ -191,13 +198,16 @@ func notReady(r *gatewayv1.DescribeClusterResponse) string {
 		case s.GetFenced():
 			missing = append(missing, serviceName(s)+" is fenced")
 		default:
-			kinds[s.GetKind()] = true
+			kinds[s.GetKind()]++
 		}
 	}
 	for _, kind := range kindOrder {
-		if !kinds[kind] && !strings.Contains(strings.Join(missing, " "), kind) {
+		if kinds[kind] == 0 && !strings.Contains(strings.Join(missing, " "), kind) {
 			missing = append(missing, "no "+kind+" is registered")
 		}
+	}
+	if n := kinds["broker"]; n > 0 && n < brokers {
+		missing = append(missing, fmt.Sprintf("%d of %d brokers are up", n, brokers))
 	}
 	if r.GetController() == 0 {
 		missing = append(missing, "no controller leads")

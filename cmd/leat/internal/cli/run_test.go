@@ -164,6 +164,7 @@ func TestWrongUsageSaysWhatIsWrongAndWhatIsNear(t *testing.T) {
 		{"group commit g --topic t", "go together"},
 		{"explain NOT_LEADR", "did you mean NOT_LEADER?"},
 		{"cluster wait --timeout 0s", "must be above 0"},
+		{"cluster wait --brokers 0", "must be at least 1"},
 		{"dev --brokers 0", "must be from 1 to 20"},
 		{"dev --set broker.x", "is not service[.n].key=value"},
 		{"dev restart broker-1", "--data is missing"},
