@@ -16,9 +16,11 @@ import (
 // Create makes a replica on the emptiest disk and opens its log; one that
 // was set aside is brought back instead, since it is the same topic id. The
 // folder is durable when it returns. A replica that is there already is returned
-// as it is. Several may be created at a time, each key by one caller. Errors:
+// as it is, and where Replace has taken one out and failed, that is finished. Several
+// may be created at a time, each key by one caller. Errors:
 // *NameTakenError while another topic's folder has the name; ErrDiskOffline when
-// no disk is left; those of the disk, which is offline after an I/O error.
+// no disk is left; those of the disk, which is offline after an I/O error. After one,
+// full disks say, it may be called again, and leaves nothing of the earlier try.
 func (s *Store) Create(k Key, topic string, c commitlog.Config) (*Replica, error) {
 	s.mu.Lock()
 	if r := s.replicas[k]; r != nil {
@@ -29,7 +31,18 @@ func (s *Store) Create(k Key, topic string, c commitlog.Config) (*Replica, error
 		s.mu.Unlock()
 		return nil, errors.New("create a replica: the store is not open for it; call Adopt first, and not after Close")
 	}
+	if out, ok := s.unfinished[k]; ok {
+		// The bad copy may lie in its place still. That it is to be made says that
+		// nothing stands against it any more.
+		out.pardoned = true
+		s.unfinished[k] = out
+		s.mu.Unlock()
+		return s.Replace(k, topic, c)
+	}
 	d := s.asideOn(k)
+	if d == nil {
+		d = s.begunOn(k)
+	}
 	if d == nil {
 		d = s.emptiest()
 	}
@@ -46,8 +59,8 @@ func (s *Store) createOn(d *Disk, k Key, topic string, c commitlog.Config, first
 	}
 	r := &Replica{Key: k, Topic: topic, Disk: d}
 	r.Dir = filepath.Join(d.Dir, r.Name())
-	var err error
-	if first != nil {
+	err := s.dropBegun(r)
+	if err == nil && first != nil {
 		err = first(r)
 	}
 	if err == nil {

@@ -14,7 +14,8 @@ import (
 
 // Open locks and reads the disks, takes the clean-shutdown markers away and opens
 // every replica found. A disk that refuses to work is offline, with whatever is on
-// it, and the others go on. Errors: *NoDiskError, *LockedError, *WrongOwnerError,
+// it, and the others go on. Two folders of one replica are an error, unless one of them was
+// only begun. Errors: *NoDiskError, *LockedError, *WrongOwnerError,
 // *FileError, others of the disk. On an error nothing stays locked.
 func Open(o Options) (_ *Store, err error) {
 	o = o.withDefaults()
@@ -115,17 +116,21 @@ func checkDirs(dirs []string) error {
 
 // openAll opens the replicas that were found, several at a time.
 func (s *Store) openAll() error {
-	var all []*Replica
 	for _, d := range s.online() {
 		for _, r := range d.found {
 			if other, twice := s.replicas[r.Key]; twice {
-				return &FileError{Path: r.Dir, Detail: fmt.Sprintf("the same replica is in %s too; remove the folder that is not needed", other.Dir)}
+				var err error
+				if r, err = s.oneOf(other, r); err != nil {
+					return err
+				}
 			}
 			s.replicas[r.Key] = r
-			s.perDisk[d]++
-			all = append(all, r)
 		}
 		d.found = nil
+	}
+	all := s.Replicas()
+	for _, r := range all {
+		s.perDisk[r.Disk]++
 	}
 	var g errgroup.Group
 	g.SetLimit(s.o.OpenParallelism)

@@ -53,7 +53,8 @@ func (s *Store) SetVerdict(k Key, v Verdict) error {
 // deleted. The verdict stays, durably, until ClearVerdict, unless that has come before
 // or comes meanwhile. The caller has made sure that nobody uses the log but readers,
 // for whom it waits. From one goroutine for each key. Errors are those of Create; after
-// one, full disks say, it may be called again and goes on where it stood.
+// one, full disks say, it may be called again and goes on where it stood, on another disk
+// perhaps.
 func (s *Store) Replace(k Key, topic string, c commitlog.Config) (*Replica, error) {
 	out, err := s.takeOut(k)
 	if err != nil {
@@ -117,7 +118,7 @@ func (s *Store) putAnew(k Key, topic string, c commitlog.Config, out takenOut) (
 			return nil, err
 		}
 	}
-	return s.createOn(s.placeFor(out.replica), k, topic, c, func(r *Replica) error {
+	return s.createOn(s.placeFor(k, out.replica), k, topic, c, func(r *Replica) error {
 		if out.verdict == Intact {
 			return nil // it was cleared before
 		}
@@ -193,12 +194,16 @@ func (s *Store) removeDir(dir string) error {
 }
 
 // placeFor is the disk for a replacement: that of the bad copy while it has room.
-func (s *Store) placeFor(old *Replica) *Disk {
+func (s *Store) placeFor(k Key, old *Replica) *Disk {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := s.emptiest()
-	if old != nil && old.Disk.Err() == nil && old.Disk.Stage() != Full {
+	d := s.begunOn(k)
+	switch {
+	case d != nil:
+	case old != nil && old.Disk.Err() == nil && old.Disk.Stage() != Full:
 		d = old.Disk
+	default:
+		d = s.emptiest()
 	}
 	s.perDisk[d]++
 	return d
