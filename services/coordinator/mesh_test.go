@@ -127,7 +127,8 @@ func (m *fakeMesh) EnsureInternalTopic(_ context.Context, req *controllerv1.Ensu
 
 // WatchMetadata sends the whole state after each change.
 func (m *fakeMesh) WatchMetadata(_ *controllerv1.WatchMetadataRequest, stream controllerv1.MetadataService_WatchMetadataServer) error {
-	err := stream.Send(&controllerv1.WatchMetadataResponse{Message: &controllerv1.WatchMetadataResponse_Initial{
+	// Without the generation, a watcher that comes again would find that it went back.
+	err := stream.Send(&controllerv1.WatchMetadataResponse{Position: &controllerv1.Position{Generation: 1}, Message: &controllerv1.WatchMetadataResponse_Initial{
 		Initial: &controllerv1.WatchInitial{Handshake: rpc.LocalHandshake(), ClusterId: "AAAAAAAAAAAAAAAAAAAAAA", HeartbeatIntervalMs: 500},
 	}})
 	if err != nil {

@@ -64,7 +64,8 @@ type emptyMesh struct {
 }
 
 func (m *emptyMesh) WatchMetadata(_ *controllerv1.WatchMetadataRequest, s controllerv1.MetadataService_WatchMetadataServer) error {
-	if err := s.Send(&controllerv1.WatchMetadataResponse{Message: &controllerv1.WatchMetadataResponse_Initial{Initial: &controllerv1.WatchInitial{
+	// Without the generation, a watcher that comes again would find that it went back.
+	if err := s.Send(&controllerv1.WatchMetadataResponse{Position: &controllerv1.Position{Generation: 1}, Message: &controllerv1.WatchMetadataResponse_Initial{Initial: &controllerv1.WatchInitial{
 		Handshake: rpc.LocalHandshake(), Controller: &typev1.Process{Id: 1}, ClusterId: "c1",
 	}}}); err != nil {
 		return err
