@@ -33,7 +33,7 @@ func Start(t testing.TB) []string {
 // does not start.
 func StartServer(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{t: t, dir: t.TempDir(), url: url.URL{Scheme: "http", Host: "127.0.0.1:0"}}
+	s := &Server{t: t, dir: t.TempDir(), url: url.URL{Scheme: "http", Host: reserve(t)}}
 	s.Restart()
 	t.Cleanup(s.Stop)
 	return s
@@ -68,7 +68,6 @@ func (s *Server) Restart() {
 	case <-time.After(startTimeout):
 		s.t.Fatalf("etcd is not ready after %v", startTimeout)
 	}
-	s.url.Host = run.Clients[0].Addr().String()
 	s.Endpoints = []string{s.url.Host}
 }
 

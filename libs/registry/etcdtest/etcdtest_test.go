@@ -1,6 +1,7 @@
 package etcdtest
 
 import (
+	"net"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -11,6 +12,24 @@ func TestRestartKeepsDataAndPort(t *testing.T) {
 	before := s.Endpoints[0]
 	put(t, s, "k", "v")
 	s.Stop()
+	// Who knows the port may listen there meanwhile, and nobody else is given it.
+	if lis, err := net.Listen("tcp", before); err != nil {
+		t.Fatal(err)
+	} else if err := lis.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lis.Addr().String() == before {
+			t.Fatal("its port is given away while it is stopped")
+		}
+		if err := lis.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s.Restart()
 	if s.Endpoints[0] != before {
 		t.Fatalf("endpoint moved from %s to %s", before, s.Endpoints[0])
