@@ -111,7 +111,12 @@ func (c *Controller) ProposeIsr(ctx context.Context, req *controllerv1.ProposeIs
 		return nil, refuse
 	}
 	var record *controllerv1.Partition
+	frozen := false
 	rev := c.Change(func(c *Controller) {
+		if frozen = c.control.refuseISR != nil || c.control.holdISR != nil && hold == nil; frozen {
+			c.control.refusedISR++ // since this call looked
+			return
+		}
 		record = c.partitions[id][req.GetPartition()]
 		l := record.GetLeader()
 		if l.GetId() != req.GetLeader().GetId() || l.GetIncarnation() != req.GetLeader().GetIncarnation() ||
@@ -128,6 +133,9 @@ func (c *Controller) ProposeIsr(ctx context.Context, req *controllerv1.ProposeIs
 		c.Record(id, req.GetPartition(), func(p *controllerv1.Partition) { p.Isr = isr })
 		record = c.partitions[id][req.GetPartition()]
 	})
+	if frozen {
+		return nil, rpc.Errorf(typev1.ErrorReason_ERROR_REASON_METADATA_UNAVAILABLE, "the in-sync sets stand still")
+	}
 	return &controllerv1.ProposeIsrResponse{Partition: record, Position: &controllerv1.Position{Generation: c.Generation(), Revision: rev}}, nil
 }
 
