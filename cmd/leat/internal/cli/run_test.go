@@ -80,7 +80,7 @@ func (c *command) wait(t *testing.T) int {
 	select {
 	case code := <-c.code:
 		return code
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatalf("the command does not end; stderr:\n%s", c.err.String())
 		return -1
 	}
@@ -99,7 +99,7 @@ func leat(t *testing.T, wantCode int, addr, stdin string, args ...string) (stdou
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(2 * time.Minute)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
