@@ -107,25 +107,29 @@ func (r *Replica) beginWithin(batches [][][]byte, headers []record.Header) (take
 		return 0, nil
 	}
 	producers := log.ProducersBelow(headers[0].BaseOffset)
-	// Once it is begun it has to be finished: what the log is to be is known here only.
-	err = r.whenThereIsRoom(&r.appendSince, func() error {
-		err := r.m.cfg.Store.LowerMarks(r.Key, headers[0].BaseOffset)
-		if err == nil {
-			err = log.ResetTo(headers[0].BaseOffset)
-		}
-		return err
-	})
+	steps := []func() error{
+		func() error {
+			err := r.m.cfg.Store.LowerMarks(r.Key, headers[0].BaseOffset)
+			if err == nil {
+				err = log.ResetTo(headers[0].BaseOffset)
+			}
+			return err
+		},
+		func() error { return log.InheritProducers(producers) },
+		func() (err error) {
+			taken, err = log.AppendRun(batches[:1])
+			return err
+		},
+		func() error { return log.AdvanceLogStart(start) },
+	}
+	// Once it is begun it has to be finished: what the log is to be, and what it knew of
+	// producers, is known here only. A start in between finds a log that ends below its
+	// leader's start, and begins anew, or one that moves its start as any follower does.
+	for i := 0; err == nil && i < len(steps); i++ {
+		err = r.whenThereIsRoom(&r.appendSince, steps[i])
+	}
 	r.ioBegins(&r.appendSince)
 	r.m.cfg.Store.MarksLowered(r.Key)
-	if err == nil {
-		err = log.InheritProducers(producers)
-	}
-	if err == nil {
-		taken, err = log.AppendRun(batches[:1])
-	}
-	if err == nil {
-		err = log.AdvanceLogStart(start)
-	}
 	return taken, err
 }
 
