@@ -162,6 +162,9 @@ func (st *stream) room(sess *session) (from int64, bytes int) {
 	if !sess.sending || sess.dead || sess.onTheWay >= sess.window {
 		return 0, 0
 	}
+	if sess.answer != nil {
+		return 0, 0 // a hello came in between: what is sent before its answer counts for nothing there
+	}
 	if st.onTheWay >= MaxStreamBytes {
 		st.full = append(st.full, sess)
 		return 0, 0
