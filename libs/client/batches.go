@@ -18,6 +18,22 @@ type Produced struct {
 // defaultAckTimeout is how long a broker may wait for acks where ctx does not say.
 const defaultAckTimeout = 30 * time.Second
 
+// neverLed marks an error about a partition that has had no leader yet.
+const neverLed = "never_led"
+
+// NeverLed reports whether an error says of a partition that it has had no leader yet: it
+// is being made, which takes a moment, and nothing is missing.
+func NeverLed(err error) bool { return err != nil && rpc.FromError(err).Metadata[neverLed] != "" }
+
+// noLeader is the error where no leader is known. In its first leader epoch, 0 where the
+// topic's name is new, a partition has none; the first leader's is above.
+func (c *Client) noLeader(p TopicPartition) *rpc.Error {
+	if known, ok := c.source.Partition(p); ok && known.Leader < 0 && known.LeaderEpoch == 0 {
+		return rpc.Errorf(reasonLeaderUnavailable, "partition %v is being made, and has had no leader yet", p).With(neverLed, "true")
+	}
+	return rpc.Errorf(reasonLeaderUnavailable, "partition %v has no leader that is known", p)
+}
+
 // ProduceBatch appends one encoded batch, in one attempt, at the partition's
 // leader: no batching and no retry. The fence is for shards. The error's outcome
 // says whether the batch may have been stored; when ctx ends before an answer, or
@@ -32,7 +48,7 @@ func (c *Client) ProduceBatch(ctx context.Context, p TopicPartition, batch []byt
 	leader, ok := c.leader(p)
 	if !ok {
 		c.refreshSoon()
-		return none, rpc.Errorf(reasonLeaderUnavailable, "partition %v has no leader that is known", p)
+		return none, c.noLeader(p)
 	}
 	timeout := defaultAckTimeout
 	if d, ok := ctx.Deadline(); ok {

@@ -196,3 +196,22 @@ func TestProduceBatchLeavesASilentLeader(t *testing.T) {
 		}
 	})
 }
+
+// Whoever has a batch for a partition that is being made is told so: that nobody leads it
+// is no sign that anything is missing.
+func TestProduceBatchKnowsWhatWasNeverLed(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newFakeMesh(t, 1)
+		topic := m.topic("t", 1, 1<<20)
+		c := m.client(Config{Source: m.watcherSource()})
+		<-time.After(time.Second)
+		for epoch, never := range map[int32]bool{0: true, 2: false} {
+			m.update(func() { topic.parts[0].leader, topic.parts[0].epoch = -1, epoch })
+			<-time.After(time.Second)
+			_, err := c.ProduceBatch(soon(t), topic.at(0), encode(t, "a"), typev1.Acks_ACKS_ALL, nil)
+			if !rpc.IsReason(err, reasonLeaderUnavailable) || NeverLed(err) != never {
+				t.Errorf("without a leader in epoch %d: %v, never led: %v", epoch, err, NeverLed(err))
+			}
+		}
+	})
+}

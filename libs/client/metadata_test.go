@@ -126,3 +126,20 @@ func TestListOffsetsAndDescribe(t *testing.T) {
 		}
 	})
 }
+
+// A broker may hear of a topic that has just been created a moment late. That is no reason
+// to say that there is none.
+func TestTopicThatIsHeardOfLate(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newFakeMesh(t, 1)
+		c := m.client(Config{})
+		time.AfterFunc(500*time.Millisecond, func() { m.topic("late", 1, 1<<20) })
+		if _, err := c.Metadata().Topic(soon(t), "late"); err != nil {
+			t.Error(err)
+		}
+		began := time.Now()
+		if _, err := c.Metadata().Topic(soon(t), "never"); !rpc.IsReason(err, reasonUnknownTopic) || time.Since(began) > time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -110,11 +111,24 @@ func (t *Topic) setAvailable() {
 	}
 }
 
+// How often a source asks for a topic that nobody knows, and how long it pauses before the
+// third asking, twice as long before each that follows: 0.75 s in all.
+const (
+	askedForTopic = 6
+	topicPause    = 50 * time.Millisecond
+)
+
 // Topic implements MetadataSource.
 func (s *pollSource) Topic(ctx context.Context, name string) (*Topic, error) {
 	// A process that has just started to follow the metadata, or is a moment behind
-	// the creation of the topic, does not know it yet: a second asking settles that.
-	for range 3 {
+	// the creation of the topic, does not know it yet: asking again settles that.
+	for asked := range askedForTopic {
+		if asked > 1 && name == OffsetsTopic {
+			break // it is made when it is first needed: whoever looks for it knows what to do
+		}
+		if asked > 1 && !sleep(ctx, topicPause<<(asked-2)) {
+			return nil, contextError(ctx, "find topic "+strconv.Quote(name), unknownTopic(name)).WithOutcome(outcomeNotDone).With("topic", name)
+		}
 		s.mu.Lock()
 		t := s.pic.byName[name]
 		if _, ok := s.names[name]; t == nil || !ok {

@@ -33,6 +33,10 @@ func hasteOf(ev group.Event) haste {
 	return waits
 }
 
+// makingPatience is how long a shard may take to be made before whoever asks is told that
+// it has no leader: a folder at each broker, and a leader for all.
+const makingPatience = 10 * time.Second
+
 // lack is why the log can confirm nothing, and since when.
 type lack struct {
 	reason typev1.ErrorReason // unspecified: it can, as far as is known
@@ -44,6 +48,9 @@ type lack struct {
 // only an append that commits does.
 func (s *Shard) noteLack(r result) bool {
 	reason := rpc.ReasonOf(r.err)
+	if client.NeverLed(r.err) && time.Since(s.began) < makingPatience {
+		return s.lacks()
+	}
 	switch reason {
 	case typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS_AFTER_APPEND:
 		reason = typev1.ErrorReason_ERROR_REASON_NOT_ENOUGH_REPLICAS // a question was not answered, whatever became of the append

@@ -138,6 +138,37 @@ func TestShardThatCannotBeFencedSaysWhy(t *testing.T) {
 	})
 }
 
+// The first question of all has the shards made. It waits for their first leaders, and
+// only where those do not come is it told that there are none.
+func TestQuestionsWaitForAShardThatIsBeingMade(t *testing.T) {
+	for _, comes := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			log := &logtest.Log{}
+			log.Fault(func(int) (bool, error) { return false, rpc.Errorf(noLeader, "for the test").With("never_led", "true") })
+			s, stop := start(t, log, 1)
+			defer stop(nil)
+			time.AfterFunc(makingPatience/2, func() {
+				if comes {
+					log.Fault(nil)
+				}
+			})
+			began := time.Now()
+			r, err := s.Do(t.Context(), fetch)
+			for err == nil && r.Err != nil && r.Err.Reason == group.ReasonLoading && time.Since(began) < time.Minute {
+				pause()
+				r, err = s.Do(t.Context(), fetch)
+			}
+			took := time.Since(began)
+			switch {
+			case comes && (err != nil || r.Err != nil || took < makingPatience/2):
+				t.Errorf("answered with %v, %v after %v", r.Err, err, took)
+			case !comes && (!rpc.IsReason(err, noLeader) || took < makingPatience || took > 2*makingPatience):
+				t.Errorf("without a leader: %v after %v", err, took)
+			}
+		})
+	}
+}
+
 // A question for the list that is still in line when the shard is given up is told so:
 // no load will end here.
 func TestShardThatIsLostLoadsNoMore(t *testing.T) {
