@@ -1,7 +1,9 @@
 package replication
 
 import (
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -12,7 +14,12 @@ import (
 	"github.com/leat-io/leat/libs/vfs/errorfs"
 	"github.com/leat-io/leat/libs/vfs/memfs"
 	"github.com/leat-io/leat/services/broker/internal/brokertest"
+	"github.com/leat-io/leat/services/broker/internal/store"
 )
+
+// keepAll is for topics on disks that fill up: then old records go at once, and those of
+// these tests are from 1970.
+var keepAll = map[string]string{"retention.ms": "-1"}
 
 // A follower whose disk fails is left behind; a leader whose disk fails acknowledges
 // nothing more, and what it had acknowledged is with the next one.
@@ -55,7 +62,7 @@ func TestATruncationWaitsForRoom(t *testing.T) {
 		}
 		return memfs.New()
 	}})
-	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	id := m.ctl.CreateReplicated("t", 1, 1, keepAll, 1, 2)
 	m.awaitLeads(1, id, 0)
 	m.nodes[1].mustStore(id, 0, "common")
 	m.awaitSame(id, 0, 1, 1, 2)
@@ -105,7 +112,7 @@ func TestANewBeginningWaitsForRoom(t *testing.T) {
 				}
 				return memfs.New()
 			}})
-			id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+			id := m.ctl.CreateReplicated("t", 1, 1, keepAll, 1, 2)
 			m.awaitLeads(1, id, 0)
 			m.nodes[1].mustStore(id, 0, "a")
 			m.awaitSame(id, 0, 1, 1, 2)
@@ -149,6 +156,96 @@ func TestANewBeginningWaitsForRoom(t *testing.T) {
 	}
 }
 
+// case 44: a replica that begins within a batch and finds no room anywhere on the way ends
+// up as one that had room: begun where its leader's log is, with what that knows of
+// producers. So does one whose host goes down meanwhile.
+func TestABeginningWithinABatchIsFinished(t *testing.T) {
+	var met atomic.Int32
+	const calls = 14 // that a beginning takes
+	t.Run("without room", func(t *testing.T) {
+		for after := range calls {
+			for name, down := range map[string]bool{"tried again": false, "host down": true} {
+				t.Run(fmt.Sprintf("%s after %d calls", name, after), func(t *testing.T) {
+					t.Parallel()
+					if beginsWithinABatch(t, after, down) {
+						met.Add(1)
+					}
+				})
+			}
+		}
+	})
+	if n := met.Load(); n < 2*(calls-2) {
+		t.Errorf("%d beginnings found no room", n)
+	}
+}
+
+// beginsWithinABatch is one beginning that finds no room after so many calls; it reports
+// whether it took as many.
+func beginsWithinABatch(t *testing.T, after int, down bool) (met bool) {
+	mem := memfs.New()
+	disk := errorfs.Wrap(mem)
+	m := newMesh(t, 2, meshOptions{fs: func(id int32) vfs.FS {
+		if id == 2 {
+			return disk
+		}
+		return memfs.New()
+	}})
+	id := m.ctl.CreateReplicated("t", 1, 1, keepAll, 1, 2)
+	m.awaitLeads(1, id, 0)
+	send := func(broker int32, sequence int32, records int, base int64) {
+		t.Helper()
+		if res := m.nodes[broker].idempotent(id, 7, sequence, records); res.Err != nil || res.Base != base {
+			t.Fatalf("broker %d stored a batch at %d, want %d: %v", broker, res.Base, base, res.Err)
+		}
+	}
+	send(1, 0, 1, 0)
+	m.awaitSame(id, 0, 1, 1, 2)
+	m.nodes[2].stop(true)
+	m.ctl.SetISR(id, 0, 1)
+	brokertest.Await(t, "the leader counts alone", func() bool {
+		res := m.nodes[1].idempotent(id, 7, 1, 2)
+		return res.Err == nil && res.Base == 1
+	})
+	deleteTo(t, m.nodes[1], id, 2)
+	// The second log that goes is the one that was begun within the batch.
+	refused, removed, seen := make(chan struct{}, 2), 0, 0
+	disk.OnCall(func(op errorfs.Op, path string) error {
+		if op == errorfs.OpRemove && strings.HasSuffix(path, ".log") {
+			removed++
+		}
+		if removed < 2 || op != errorfs.OpCreate && op != errorfs.OpWrite || !strings.Contains(path, "t-0") {
+			return nil
+		}
+		if seen++; seen <= after || len(refused) == cap(refused) {
+			return nil
+		}
+		refused <- struct{}{}
+		return syscall.ENOSPC
+	})
+	m.restart(2)
+	brokertest.Await(t, "the beginning finds no room, or ends", func() bool {
+		return len(refused) > 0 || m.nodes[2].describe(id, 0).GetLogEndOffset() == 3
+	})
+	if met = len(refused) > 0; met && down {
+		m.nodes[2].stop(false)
+		mem.Crash(nil)
+		disk.Clear()
+		m.restart(2)
+	}
+	m.awaitISR(id, 0, 2)
+	m.awaitSame(id, 0, 3, 1, 2)
+	brokertest.Await(t, "the log starts where its leader's does", func() bool { return m.nodes[2].describe(id, 0).GetLogStartOffset() == 2 })
+	if start := m.nodes[2].store.Replica(store.Key{Topic: id}).Log.StartOffset(); start != 2 {
+		t.Errorf("the log on the disk starts at %d", start)
+	}
+	m.ctl.Elect(id, 0, 2)
+	m.awaitLeads(2, id, 0)
+	send(2, 0, 1, 0)
+	send(2, 1, 2, 1)
+	send(2, 3, 1, 3)
+	return met
+}
+
 // A topic is deleted while a bad copy of it has found no room to be put aside: a topic of
 // the same name finds nothing in its way.
 func TestATopicIsDeletedWhoseReplacementFindsNoRoom(t *testing.T) {
@@ -159,7 +256,7 @@ func TestATopicIsDeletedWhoseReplacementFindsNoRoom(t *testing.T) {
 		}
 		return memfs.New()
 	}})
-	id := m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	id := m.ctl.CreateReplicated("t", 1, 1, keepAll, 1, 2)
 	m.awaitLeads(1, id, 0)
 	m.nodes[1].mustStore(id, 0, "a")
 	m.awaitSame(id, 0, 1, 1, 2)
@@ -187,7 +284,7 @@ func TestATopicIsDeletedWhoseReplacementFindsNoRoom(t *testing.T) {
 	for _, n := range m.nodes {
 		brokertest.Await(t, "its replica is gone", func() bool { return len(n.store.Keys()) == 0 })
 	}
-	id = m.ctl.CreateReplicated("t", 1, 1, nil, 1, 2)
+	id = m.ctl.CreateReplicated("t", 1, 1, keepAll, 1, 2)
 	m.awaitLeads(1, id, 0)
 	m.nodes[1].mustStore(id, 0, "anew")
 	m.awaitSame(id, 0, 1, 1, 2)
