@@ -65,6 +65,7 @@ func TestTombstonesWaitForFollowers(t *testing.T) {
 		"cleanup.policy": "compact", "delete.retention.ms": "0", "min.cleanable.dirty.ratio": "0", "segment.ms": "1",
 	}, 1, 2)
 	m.ctl.SetISR(id, 0, 1)
+	m.ctl.RefuseProposals(refusedByTest) // in the set, the follower would have every batch wait for it
 	m.awaitLeads(1, id, 0)
 	leader := m.nodes[1]
 	log := leader.store.Replica(store.Key{Topic: id}).Log
