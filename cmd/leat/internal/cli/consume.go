@@ -50,7 +50,8 @@ SIGTERM; --auto-commit=false leaves the group's offsets alone.
 --topic-pattern subscribes to every topic whose whole name matches a regular
 expression (RE2), also to those made later; with a group.
 
---follow=false stops at each partition's high watermark as of the start.
+--follow=false stops at each partition's high watermark as of the start; with a
+group, once it has settled and has no more partitions to give.
 --max-messages stops after exactly so many records.
 
 --client-rack reads from replicas in sync in the same rack, where there are any:
@@ -188,8 +189,12 @@ func (a *app) consume(cmd *cobra.Command, topics []string, f consumeFlags) error
 		Client: gatewayv1.NewConsumerServiceClient(conn), Open: open, MaxMessages: f.maxMessages,
 		AutoCommit: f.autoCommit, Format: format, Out: a.Out, Interrupt: a.interrupt,
 	}
-	if err := a.consumeWhat(cmd, gatewayv1.NewAdminServiceClient(conn), topics, f, &cfg); err != nil {
+	admin := gatewayv1.NewAdminServiceClient(conn)
+	if err := a.consumeWhat(cmd, admin, topics, f, &cfg); err != nil {
 		return err
+	}
+	cfg.Standing = func(ctx context.Context, member string) (consume.Standing, error) {
+		return standingOf(ctx, admin, f.group, member)
 	}
 	progress, clear := a.consumeProgress()
 	cfg.Progress = progress
@@ -198,6 +203,21 @@ func (a *app) consume(cmd *cobra.Command, topics []string, f consumeFlags) error
 	clear()
 	a.printConsumed(summary)
 	return a.consumeOutcome(summary, err)
+}
+
+// standingOf tells how a group stands with one of its members. A group that does not know
+// the member has not settled with it.
+func standingOf(ctx context.Context, admin gatewayv1.AdminServiceClient, group, member string) (consume.Standing, error) {
+	d, err := admin.DescribeGroup(ctx, &gatewayv1.DescribeGroupRequest{Group: group})
+	if err != nil {
+		return consume.Standing{}, rpc.FromError(err)
+	}
+	for _, m := range d.GetMembers() {
+		if m.GetMemberId() == member {
+			return consume.Standing{Stable: d.GetSummary().GetState() == "stable", Partitions: int(m.GetPartitions())}, nil
+		}
+	}
+	return consume.Standing{}, nil
 }
 
 // consumeWhat finds the partitions to read and, without following, their ends.

@@ -299,3 +299,15 @@ func TestConsumeFromTheNearestReplica(t *testing.T) {
 		t.Errorf("opened %d streams", len(f.joined))
 	}
 }
+
+// Partitions that come late are waited for: the group says when it has settled.
+func TestConsumeWithoutFollowingWaitsForTheGroup(t *testing.T) {
+	f := startFake(t)
+	f.topic("t", 2)
+	f.fill("t", 0, "a", "b")
+	f.settlesAfter = 13 // questions, which take longer than any guess would
+	out, _ := leat(t, 0, f.addr, "", "consume", "t", "--group", "late", "--from-beginning", "--follow=false")
+	if out != "a\nb\n" {
+		t.Errorf("printed %q", out)
+	}
+}

@@ -59,11 +59,14 @@ type fakeGateway struct {
 	// cluster is what DescribeCluster answers.
 	cluster *gatewayv1.DescribeClusterResponse
 
-	ratesOver   []time.Duration // of each description of a group
-	lacks       error           // answers each description of a group; nil: it is described
-	simulated   *gatewayv1.SimulateGroupRequest
-	resets      []*gatewayv1.ResetGroupOffsetsRequest
-	refuseReset bool // of partition 1
+	// settlesAfter is how often the group "late" is asked for before it is stable and the
+	// partition 0 is assigned; 1 belongs to another member.
+	settlesAfter int
+	ratesOver    []time.Duration // of each description of a group
+	lacks        error           // answers each description of a group; nil: it is described
+	simulated    *gatewayv1.SimulateGroupRequest
+	resets       []*gatewayv1.ResetGroupOffsetsRequest
+	refuseReset  bool // of partition 1
 }
 
 type place struct {

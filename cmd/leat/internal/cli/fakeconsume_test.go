@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -55,6 +56,17 @@ func (f *fakeGateway) Consume(stream gatewayv1.ConsumerService_ConsumeServer) er
 	}
 	if err := stream.Send(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_Opened{Opened: opened}}); err != nil {
 		return err
+	}
+	if r.open.GetGroup() == "late" {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for !f.settled() {
+			select {
+			case <-tick.C:
+			case <-stream.Context().Done():
+				return stream.Context().Err()
+			}
+		}
 	}
 	if err := r.assign(); err != nil {
 		return err
@@ -123,6 +135,9 @@ func (r *fakeReader) assign() error {
 		r.order = append(r.order, p)
 	}
 	slices.SortFunc(r.order, func(a, b place) int { return int(a.partition - b.partition) })
+	if r.open.GetGroup() == "late" {
+		r.order = r.order[:1]
+	}
 	for _, p := range r.order {
 		if err := r.stream.Send(&gatewayv1.ConsumeResponse{Message: &gatewayv1.ConsumeResponse_Assigned{Assigned: &gatewayv1.ConsumeAssigned{
 			Topic: p.topic, Partition: p.partition, StartOffset: r.next[p], TopicId: []byte(r.topicID),

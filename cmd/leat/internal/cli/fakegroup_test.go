@@ -52,6 +52,15 @@ func (f *fakeGateway) DescribeGroup(_ context.Context, q *gatewayv1.DescribeGrou
 		}, nil
 	case "busy":
 		return busyGroup(), nil
+	case "late":
+		d := &gatewayv1.DescribeGroupResponse{
+			Summary: &gatewayv1.GroupSummary{Group: "late", State: "reconciling", Members: 2},
+			Members: []*gatewayv1.GroupMember{{MemberId: "m1", Partitions: 1}, {MemberId: "member-1"}},
+		}
+		if f.settled() {
+			d.Summary.State, d.Members[1].Partitions = "stable", 1
+		}
+		return d, nil
 	}
 	return nil, unknownGroup(q.GetGroup())
 }
@@ -137,4 +146,11 @@ func (f *fakeGateway) ResetGroupOffsets(_ context.Context, q *gatewayv1.ResetGro
 		resp.Rows[1].Error = rpc.ToProto(rpc.Errorf(typev1.ErrorReason_ERROR_REASON_REVOCATION_TIMEOUT, "m2 has not given it up"))
 	}
 	return resp, nil
+}
+
+// settled reports whether the group "late" has been asked for often enough.
+func (f *fakeGateway) settled() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.ratesOver) >= f.settlesAfter
 }

@@ -64,6 +64,10 @@ type engine struct {
 
 	places    map[Partition]*place
 	changedAt time.Time // of the assignment
+	settledAt time.Time // the change behind which the group says that nothing more comes
+	standing  chan standing
+	asking    bool      // for the standing
+	askAt     time.Time // at the earliest
 	owed      int64     // credit to give back
 
 	out       []byte // collected and not being written
@@ -93,7 +97,7 @@ func newEngine(ctx context.Context, cfg Config) *engine {
 	}
 	now := time.Now()
 	return &engine{
-		ctx: ctx, cfg: cfg, started: now, events: make(chan event, 16), written: make(chan error, 1), places: map[Partition]*place{},
+		ctx: ctx, cfg: cfg, started: now, events: make(chan event, 16), written: make(chan error, 1), standing: make(chan standing, 1), places: map[Partition]*place{},
 		backoff: &rpc.Backoff{Min: 20 * time.Millisecond, Max: 500 * time.Millisecond}, interrupt: cfg.Interrupt,
 		changedAt: now, flushedAt: now, commitNext: now.Add(commitEvery), lostSince: now, progressAt: now,
 	}
@@ -140,6 +144,8 @@ func (e *engine) step(timer *time.Timer) error {
 		}
 	case err := <-e.written:
 		return e.wrote(err)
+	case s := <-e.standing:
+		e.stands(s)
 	default:
 	}
 	now := time.Now()
@@ -153,6 +159,8 @@ func (e *engine) step(timer *time.Timer) error {
 		return e.handle(ev)
 	case err := <-e.written:
 		return e.wrote(err)
+	case s := <-e.standing:
+		e.stands(s)
 	case <-timer.C:
 	case <-e.interrupt:
 		e.interrupt = nil
@@ -295,14 +303,7 @@ func (e *engine) complete(now time.Time) bool {
 	if e.cfg.Ends == nil || live > 0 || !e.opened || e.revokingAny() {
 		return false
 	}
-	switch quiet := now.Sub(e.changedAt); {
-	case assigned >= len(e.cfg.Partitions):
-		return true
-	case assigned > 0:
-		return quiet > settleSome
-	default:
-		return quiet > settleNone
-	}
+	return assigned >= len(e.cfg.Partitions) || e.settled(now, assigned)
 }
 
 func (e *engine) revokingAny() bool {

@@ -18,13 +18,14 @@ const (
 	commitEvery   = time.Second            // while records keep coming
 	commitRetry   = 200 * time.Millisecond
 	pingEvery     = 3 * time.Second
-	silenceLimit  = 15 * time.Second // without an answer to pings the stream counts as broken
-	lostLimit     = 2 * time.Minute  // without a gateway Run gives up
-	finishLimit   = 10 * time.Second // for the last commit
-	leaveLimit    = 3 * time.Second  // for the farewell
-	settleSome    = time.Second      // after the last change of an assignment that does not cover all
-	settleNone    = 3 * time.Second  // with no partition assigned
-	statusPatient = 3 * time.Second  // of waiting before the user is told
+	silenceLimit  = 15 * time.Second       // without an answer to pings the stream counts as broken
+	lostLimit     = 2 * time.Minute        // without a gateway Run gives up
+	finishLimit   = 10 * time.Second       // for the last commit
+	leaveLimit    = 3 * time.Second        // for the farewell
+	settleAsk     = 300 * time.Millisecond // before the group is asked again whether more comes
+	settleSome    = time.Second            // after the last change of an assignment that does not cover all, where it cannot be asked
+	settleNone    = 3 * time.Second        // with no partition assigned, likewise
+	statusPatient = 3 * time.Second        // of waiting before the user is told
 )
 
 // Partition names a partition.
@@ -43,6 +44,9 @@ type Config struct {
 	Partitions []Partition
 	// Ends are where to stop, exclusive; nil is never.
 	Ends map[Partition]int64
+	// Standing tells how the group stands with a member; asked before a Run with Ends ends
+	// with fewer partitions than all. Nil: it cannot be asked.
+	Standing func(ctx context.Context, memberID string) (Standing, error)
 	// MaxMessages is how many records to print; 0 is no bound.
 	MaxMessages int64
 	// AutoCommit commits what was printed; it needs a group.
