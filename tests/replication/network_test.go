@@ -2,6 +2,7 @@ package replication
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,11 +116,8 @@ func TestElectedWithoutAController(t *testing.T) {
 // still for longer by itself.
 func keepsLeader(t *testing.T, r *rig.Rig, name string, do func(leader string)) {
 	t.Helper()
-	fencings := func(broker string) (n int) {
-		for _, controller := range r.Names(rig.Controller) {
-			n += strings.Count(r.Logs()[controller], `msg="broker fenced" broker=`+strings.TrimPrefix(broker, "broker-")+" ")
-		}
-		return n
+	fencings := func(broker string) int {
+		return len(logged(r, `msg="broker fenced"`, " broker="+strings.TrimPrefix(broker, "broker-")+" "))
 	}
 	for range 3 {
 		leader := r.Leader(name, 0)
@@ -138,6 +136,19 @@ func keepsLeader(t *testing.T, r *rig.Rig, name string, do func(leader string)) 
 		}
 	}
 	t.Error("another was elected, though nothing was wrong with the leader")
+}
+
+// logged are the lines of the controllers that hold all parts.
+func logged(r *rig.Rig, parts ...string) []string {
+	var lines []string
+	for _, controller := range r.Names(rig.Controller) {
+		for line := range strings.Lines(r.Logs()[controller]) {
+			if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+				lines = append(lines, strings.TrimSpace(line))
+			}
+		}
+	}
+	return lines
 }
 
 // TestFollowerSevered: one follower is severed from everything. Outcome: it is
@@ -280,8 +291,14 @@ func afterEtcd(t *testing.T, r *rig.Rig, l *load, epoch int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after[0].LeaderEpoch != epoch {
-		t.Errorf("leader epoch %d before, %d after: leases that ended are no reason to elect", epoch, after[0].LeaderEpoch)
+	defer l.finish()
+	if after[0].LeaderEpoch == epoch {
+		return
 	}
-	l.finish()
+	// Only its followers may name a leader that stood still with the machine as unreachable.
+	const changed = `msg="leaders changed"`
+	named := logged(r, changed, `cause="every follower reports the leader unreachable"`, "etcd-0: ")
+	if fenced := logged(r, changed, `cause="fence broker"`, "etcd-0: "); len(fenced) > 0 || len(named) == 0 {
+		t.Errorf("leader epoch %d before, %d after: leases that ended are no reason to elect: %v", epoch, after[0].LeaderEpoch, fenced)
+	}
 }
