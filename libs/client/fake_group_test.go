@@ -105,6 +105,13 @@ func (m *fakeMesh) shards(owner int32) {
 	m.own(t, owner)
 }
 
+// refuse sets what may refuse questions about groups; nil: nothing does.
+func (m *fakeMesh) refuse(f func(group string) *rpc.Error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.onAsk = f
+}
+
 func (m *fakeMesh) own(t *fakeTopic, owner int32) {
 	m.update(func() {
 		for _, p := range t.parts {

@@ -27,12 +27,6 @@ func listMesh(t *testing.T) (*fakeMesh, *Client) {
 	return mesh, c
 }
 
-func (m *fakeMesh) refuse(f func(group string) *rpc.Error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.onAsk = f
-}
-
 // giveShard changes the owner of one shard.
 func (m *fakeMesh) giveShard(partition int, owner int32) {
 	m.update(func() {

@@ -111,22 +111,20 @@ func (t *Topic) setAvailable() {
 	}
 }
 
-// How often a source asks for a topic that nobody knows, and how long it pauses before the
-// third asking, twice as long before each that follows: 0.75 s in all.
-const (
-	askedForTopic = 6
-	topicPause    = 50 * time.Millisecond
-)
+// topicPauses are how long a source pauses before each asking for a topic that nobody
+// knows.
+var topicPauses = [...]time.Duration{0, 0, 50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond}
 
 // Topic implements MetadataSource.
 func (s *pollSource) Topic(ctx context.Context, name string) (*Topic, error) {
 	// A process that has just started to follow the metadata, or is a moment behind
 	// the creation of the topic, does not know it yet: asking again settles that.
-	for asked := range askedForTopic {
-		if asked > 1 && name == OffsetsTopic {
-			break // it is made when it is first needed: whoever looks for it knows what to do
-		}
-		if asked > 1 && !sleep(ctx, topicPause<<(asked-2)) {
+	pauses := topicPauses[:]
+	if name == OffsetsTopic {
+		pauses = pauses[:2] // it is made when it is first needed: whoever looks for it knows what to do
+	}
+	for _, pause := range pauses {
+		if pause > 0 && !sleep(ctx, pause) {
 			return nil, contextError(ctx, "find topic "+strconv.Quote(name), unknownTopic(name)).WithOutcome(outcomeNotDone).With("topic", name)
 		}
 		s.mu.Lock()

@@ -25,12 +25,7 @@ func TestQuestionsEndWhereTheShardConfirmsNothing(t *testing.T) {
 			if _, err := c.CommitOffsets(ctx, "g", offsets); err != nil {
 				t.Fatal(err)
 			}
-			refuse := func(f func(string) *rpc.Error) {
-				mesh.mu.Lock()
-				defer mesh.mu.Unlock()
-				mesh.onAsk = f
-			}
-			refuse(func(string) *rpc.Error { return rpc.Errorf(reason, "its coordinator's words") })
+			mesh.refuse(func(string) *rpc.Error { return rpc.Errorf(reason, "its coordinator's words") })
 			for name, ask := range map[string]func() error{
 				"describe": func() error { _, err := c.DescribeGroup(ctx, "g"); return err },
 				"delete":   func() error { return c.DeleteGroup(ctx, "g") },
@@ -59,7 +54,7 @@ func TestQuestionsEndWhereTheShardConfirmsNothing(t *testing.T) {
 			if len(done) > 0 {
 				t.Fatalf("given up: %v", <-done)
 			}
-			refuse(nil)
+			mesh.refuse(nil)
 			for range 2 {
 				if err := <-done; err != nil {
 					t.Error(err)
@@ -83,14 +78,12 @@ func TestQuestionsOutlastAnElection(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := 4
-		mesh.mu.Lock()
-		mesh.onAsk = func(string) *rpc.Error {
+		mesh.refuse(func(string) *rpc.Error {
 			if left--; left < 0 {
 				return nil
 			}
 			return rpc.Errorf(reasonLeaderUnavailable, "an election")
-		}
-		mesh.mu.Unlock()
+		})
 		if _, err := c.DescribeGroup(ctx, "g"); err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/leat-io/leat/libs/client"
@@ -29,9 +28,8 @@ func smallDiskBytes(d time.Duration) int64 {
 	return 256<<20 + int64(d.Seconds())*int64(perSecond())*1200
 }
 
-func createAlone(t *testing.T, r *rig.Rig) {
-	t.Helper()
-	create(t, r, "topic", "create", aloneTopic, "--partitions", strconv.Itoa(len(r.Names(rig.Broker))), "--replication-factor", "1",
+func createAlone(r *rig.Rig) {
+	r.CreateTopic(aloneTopic, "--partitions", strconv.Itoa(len(r.Names(rig.Broker))), "--replication-factor", "1",
 		"--config", "min.insync.replicas=1")
 	r.WaitInSync(aloneTopic, time.Minute)
 }

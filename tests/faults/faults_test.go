@@ -134,13 +134,13 @@ func perSecond() int {
 }
 
 func createTopics(t *testing.T, r *rig.Rig) {
-	create(t, r, "topic", "create", mainTopic, "--partitions", fmt.Sprint(partitions), "--replication-factor", "3",
+	r.CreateTopic(mainTopic, "--partitions", fmt.Sprint(partitions), "--replication-factor", "3",
 		"--config", "min.insync.replicas=2", "--config", "segment.bytes=262144")
-	create(t, r, "topic", "create", looseTopic, "--partitions", "1", "--replication-factor", "2",
+	r.CreateTopic(looseTopic, "--partitions", "1", "--replication-factor", "2",
 		"--config", "min.insync.replicas=1", "--config", "unclean.leader.election.enable=true")
 	r.WaitInSync(mainTopic, time.Minute)
 	r.WaitInSync(looseTopic, time.Minute)
-	createAlone(t, r)
+	createAlone(r)
 	awaitKnown(t, r, mainTopic)
 }
 
@@ -169,20 +169,6 @@ func awaitKnown(t *testing.T, r *rig.Rig, topic string) {
 			return res.Code == 0, res.String()
 		})
 	}
-}
-
-// create runs a `leat topic create` that is to succeed, again where brokers are missing
-// for the replicas: leases are short here, and who stood still for longer is fenced for a
-// moment.
-func create(t *testing.T, r *rig.Rig, args ...string) {
-	t.Helper()
-	mesh.Eventually(t, time.Minute, "there are brokers enough for a topic", func() (bool, string) {
-		res := r.Leat(args...)
-		if res.Code != 0 && !strings.Contains(res.Stderr, "INVALID_REPLICATION_FACTOR") {
-			t.Fatal(res)
-		}
-		return res.Code == 0, res.String()
-	})
 }
 
 // loose writes to the topic that allows unclean elections; what becomes of it there

@@ -167,7 +167,7 @@ func TestDeletedWhileDown(t *testing.T) {
 	r.MustLeat("topic", "delete", "again")
 	stop()
 	churn.Wait(time.Minute) // its records may fail, since their topic is gone
-	create(t, r, "topic", "create", "again", "--partitions", "1", "--replication-factor", "2")
+	r.CreateTopic("again", "--partitions", "1", "--replication-factor", "2")
 	r.Leader("again", 0)
 	if res := r.LeatInput("new-1\n", "produce", "again"); res.Code != 0 {
 		t.Fatal(res)

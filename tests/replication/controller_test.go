@@ -35,7 +35,7 @@ func TestControllerLeaderPaused(t *testing.T) {
 		r.Pause(leader)
 	})
 	// The new one changes metadata; the old one wakes and must not undo it.
-	create(t, r, "topic", "create", "while-paused", "--partitions", "10", "--replication-factor", "3")
+	r.CreateTopic("while-paused", "--partitions", "10", "--replication-factor", "3")
 	r.Resume(paused)
 	r.WaitReady(time.Minute)
 	r.WaitInSync("while-paused", time.Minute)

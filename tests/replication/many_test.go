@@ -16,7 +16,7 @@ func TestManyPartitions(t *testing.T) {
 	n := count(300, 5000)
 	r := processes(t).start(rig.Options{Set: []string{"controller.leader.imbalance.check.interval.seconds=5"}})
 	began := time.Now()
-	create(t, r, "topic", "create", "many", "--partitions", fmt.Sprint(n), "--replication-factor", "3", "--request-timeout", "2m")
+	r.CreateTopic("many", "--partitions", fmt.Sprint(n), "--replication-factor", "3", "--request-timeout", "2m")
 	created := time.Since(began)
 	leaders := func() (map[int]int, error) {
 		all, err := r.Partitions("many")

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leat-io/leat/tests/internal/mesh"
 	"github.com/leat-io/leat/tests/internal/rig"
 	"github.com/leat-io/leat/tests/internal/scale"
 )
@@ -94,24 +93,10 @@ func (s *starter) plan(o rig.Options) *rig.Rig {
 // topic makes a topic of three replicas, two of which have to be in sync.
 func topic(t *testing.T, r *rig.Rig, name string, partitions int, configs ...string) {
 	t.Helper()
-	args := []string{"topic", "create", name, "--partitions", fmt.Sprint(partitions), "--replication-factor", "3", "--config", "min.insync.replicas=2"}
+	args := []string{name, "--partitions", fmt.Sprint(partitions), "--replication-factor", "3", "--config", "min.insync.replicas=2"}
 	for _, c := range configs {
 		args = append(args, "--config", c)
 	}
-	create(t, r, args...)
+	r.CreateTopic(args...)
 	r.WaitInSync(name, time.Minute)
-}
-
-// create runs a `leat topic create` that is to succeed, again where brokers are missing
-// for the replicas: leases are short here, and who stood still for longer is fenced for a
-// moment.
-func create(t *testing.T, r *rig.Rig, args ...string) {
-	t.Helper()
-	mesh.Eventually(t, time.Minute, "there are brokers enough for a topic", func() (bool, string) {
-		res := r.Leat(args...)
-		if res.Code != 0 && !strings.Contains(res.Stderr, "INVALID_REPLICATION_FACTOR") {
-			t.Fatal(res)
-		}
-		return res.Code == 0, res.String()
-	})
 }

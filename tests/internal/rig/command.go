@@ -59,6 +59,20 @@ func (r *Rig) MustLeat(args ...string) string {
 	return res.Stdout
 }
 
+// CreateTopic runs `leat topic create` with these arguments, which has to succeed, again
+// where brokers are missing for the replicas: leases are short here, and who stood still
+// for longer is fenced for a moment.
+func (r *Rig) CreateTopic(args ...string) {
+	r.t.Helper()
+	mesh.Eventually(r.t, time.Minute, "there are brokers enough for a topic", func() (bool, string) {
+		res := r.Leat(append([]string{"topic", "create"}, args...)...)
+		if res.Code != 0 && !strings.Contains(res.Stderr, "INVALID_REPLICATION_FACTOR") {
+			r.t.Fatal(res)
+		}
+		return res.Code == 0, res.String()
+	})
+}
+
 // Background is a leat command that runs while the test goes on.
 type Background struct {
 	r      *Rig

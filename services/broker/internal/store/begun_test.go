@@ -56,14 +56,7 @@ func TestWhatFoundNoRoomIsMadeOnAnotherDisk(t *testing.T) {
 		"create":                {nil, func(*testing.T, *Store) {}, (*Store).Create},
 		"replace a missing one": {[]Key{k}, func(*testing.T, *Store) {}, (*Store).Replace},
 		"replace a bad one": {nil, func(t *testing.T, s *Store) {
-			r, err := s.Create(k, "t", commitlog.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			appendTo(t, r, 3)
-			if err := s.SetVerdict(k, Corrupt); err != nil {
-				t.Fatal(err)
-			}
+			r := badCopy(t, s, k, 3)
 			r.Disk.room.stage.Store(int32(Full)) // so the replacement is not bound to it
 		}, (*Store).Replace},
 	} {
@@ -145,14 +138,7 @@ func TestABadCopyInItsPlaceIsNotTakenForANewReplica(t *testing.T) {
 	fsys := errorfs.Wrap(memfs.New())
 	s := reopen(t, nil, fsys, 1)
 	k := key(1)
-	r, err := s.Create(k, "t", commitlog.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	appendTo(t, r, 3)
-	if err := s.SetVerdict(k, Corrupt); err != nil {
-		t.Fatal(err)
-	}
+	r := badCopy(t, s, k, 3)
 	fsys.Add(errorfs.Rule{Ops: []errorfs.Op{errorfs.OpMkdirAll}, Err: syscall.ENOSPC})
 	if _, err := s.Replace(k, "t", commitlog.Config{}); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)

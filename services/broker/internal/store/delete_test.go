@@ -59,16 +59,7 @@ func TestADeletionTriedAgainLeavesTheNewTopicAlone(t *testing.T) {
 // start.
 func TestADeletionTakesWhatFoundNoRoom(t *testing.T) {
 	for name, before := range map[string]func(*testing.T, *Store, Key){
-		"replace": func(t *testing.T, s *Store, k Key) {
-			r, err := s.Create(k, "t", commitlog.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			appendTo(t, r, 3)
-			if err := s.SetVerdict(k, Corrupt); err != nil {
-				t.Fatal(err)
-			}
-		},
+		"replace":               func(t *testing.T, s *Store, k Key) { badCopy(t, s, k, 3) },
 		"replace a missing one": func(*testing.T, *Store, Key) {},
 		"create": func(t *testing.T, s *Store, k Key) {
 			if err := s.ClearVerdict(k); err != nil {
@@ -152,13 +143,7 @@ func TestADeletionWaitsForTheDiskOfWhatFoundNoRoom(t *testing.T) {
 	fsys := errorfs.Wrap(memfs.New())
 	s := reopen(t, nil, fsys, 1)
 	k := key(0)
-	r, err := s.Create(k, "t", commitlog.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.SetVerdict(k, Corrupt); err != nil {
-		t.Fatal(err)
-	}
+	r := badCopy(t, s, k, 0)
 	fsys.Add(errorfs.Rule{Ops: []errorfs.Op{errorfs.OpMkdirAll}, Err: syscall.ENOSPC})
 	if _, err := s.Replace(k, "t", commitlog.Config{}); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)

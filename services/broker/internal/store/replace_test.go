@@ -50,6 +50,20 @@ func appendTo(t *testing.T, r *Replica, batches int) {
 	r.SetHighWatermark(r.Log.DurableEnd())
 }
 
+// badCopy makes a replica with so many batches, and condemns it.
+func badCopy(t *testing.T, s *Store, k Key, batches int) *Replica {
+	t.Helper()
+	r, err := s.Create(k, "t", commitlog.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, r, batches)
+	if err := s.SetVerdict(k, Corrupt); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 func vouchOf(t *testing.T, s *Store, k Key) Vouch {
 	t.Helper()
 	for _, v := range s.Vouches(nil) {
@@ -135,20 +149,14 @@ func TestAPardonCountsOnceTheBadCopyIsGone(t *testing.T) {
 	fsys := memfs.New()
 	s := reopen(t, nil, fsys, 1)
 	k := key(1)
-	r, err := s.Create(k, "t", commitlog.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	appendTo(t, r, 3)
-	if err := s.SetVerdict(k, Corrupt); err != nil {
-		t.Fatal(err)
-	}
+	badCopy(t, s, k, 3)
 	// That it is not barred, for instance because it has left the in-sync set, makes
 	// the log no better.
 	if err := s.ClearVerdict(k); err != nil || s.Verdict(k) != Corrupt {
 		t.Fatalf("verdict %v, %v", s.Verdict(k), err)
 	}
-	if r, err = s.Replace(k, "t", commitlog.Config{}); err != nil || r.Fresh || r.Verdict != Intact || !s.HasReplaced(k) {
+	r, err := s.Replace(k, "t", commitlog.Config{})
+	if err != nil || r.Fresh || r.Verdict != Intact || !s.HasReplaced(k) {
 		t.Fatalf("replaced: %+v, %v", r, err)
 	}
 	appendTo(t, r, 1)
@@ -237,14 +245,7 @@ func TestACrashBetweenPuttingAwayAndMakingAnew(t *testing.T) {
 func TestAnElectedReplicaIsTrustedAsItIs(t *testing.T) {
 	s := reopen(t, nil, memfs.New(), 1)
 	k := key(1)
-	r, err := s.Create(k, "t", commitlog.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	appendTo(t, r, 1)
-	if err := s.SetVerdict(k, Corrupt); err != nil {
-		t.Fatal(err)
-	}
+	r := badCopy(t, s, k, 1)
 	if err := s.Trust(k); err != nil || s.Verdict(k) != Intact || s.Replica(k).Log.EndOffset() != 1 {
 		t.Errorf("verdict %v, %v", s.Verdict(k), err)
 	}
